@@ -1,0 +1,205 @@
+// The operations that a Gemma model needs, as large as fusion wants. A backend implements these and nothing else.
+//
+// All activations are float32, row-major, one row a token; pointers are memory of the device. Operations are called in
+// order from one thread at a time and have finished (or behave as if) when they return. The arithmetic meaning of each is
+// its formula in exact arithmetic, as compute/reference computes it in float64; backends round differently. On the CPU
+// backend a row's result depends on that row's inputs alone, bit for bit (ARCHITECTURE.md, law 2).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "compute/rope.h"
+#include "quant/matrix.h"
+
+namespace carat {
+
+enum class Precision : uint8_t {
+  kExact,  // float32 activations against dequantised weights
+  kFast,   // activations of quantised weights as 16-bit integers per group of 32; integer dot products
+};
+
+enum class KvFormat : uint8_t { kF32, kF16, kBF16 };
+inline size_t kv_element_bytes(KvFormat format) { return format == KvFormat::kF32 ? 4 : 2; }
+
+/// Keys and values are stored in blocks of this many positions, aligned to absolute positions.
+constexpr int64_t kKvBlock = 64;
+
+/// One sequence's storage in one layer. Position p lives in blocks[(p / kKvBlock) % ring], row p % kKvBlock. A block is
+/// [2 (K, V), kv_heads, kKvBlock, head_dim] in the layer's format.
+struct KvSequence {
+  std::byte* const* blocks = nullptr;
+  int64_t ring = INT64_MAX;  // blocks before the table wraps
+};
+
+struct KvLayer {
+  KvFormat format = KvFormat::kF16;
+  int kv_heads = 0;
+  int head_dim = 0;
+  std::span<const KvSequence> sequences;  // indexed by TokenRow::sequence
+};
+
+/// What attention needs to know of one row of a batch.
+struct TokenRow {
+  int sequence = 0;       // index into KvLayer::sequences
+  int64_t position = 0;
+  int64_t key_begin = 0;  // the row sees keys of its sequence at positions [key_begin, key_end)
+  int64_t key_end = 0;
+};
+
+/// One of several projections of the same normalised input.
+struct Projection {
+  Matrix weight;         // [out, in]
+  float* out = nullptr;  // [rows, out]
+};
+
+/// RMSNorm weights: x * rsqrt(mean(x^2) + eps) * weight. `weight` is null where the model has none.
+struct Norm {
+  const float* weight = nullptr;
+  float eps = 1e-6f;
+};
+
+struct QkvArgs {
+  int64_t rows = 0;
+  int heads = 0;
+  float* q = nullptr;  // [rows, heads, head_dim], in place: rope(norm(q))
+  const float* k = nullptr;  // [rows, kv_heads, head_dim]; null on layers that share another layer's K/V
+  const float* v = nullptr;  // likewise; may equal k (K=V layers)
+  Norm q_norm, k_norm;
+  std::optional<Norm> v_norm;      // Gemma 4 normalises v (without weight); Gemma 3 does not
+  const RopeTable* rope = nullptr;
+  std::span<const TokenRow> tokens;
+  KvLayer cache;                   // receives rope(norm(k)) and norm(v) at each row's position
+};
+
+struct AttentionArgs {
+  int64_t rows = 0;
+  int heads = 0;
+  const float* q = nullptr;  // [rows, heads, head_dim]
+  float* out = nullptr;      // [rows, heads, head_dim]
+  float scale = 1.0f;
+  std::span<const TokenRow> tokens;
+  KvLayer cache;
+};
+
+/// x += norm(out of the last matrix); then x *= output_scale.
+struct Residual {
+  float* x = nullptr;  // [rows, hidden]
+  Norm norm;
+  float output_scale = 1.0f;
+};
+
+struct MlpWeights {
+  Matrix gate, up;  // [width, hidden]
+  Matrix down;      // [hidden, width]
+};
+
+struct MoeArgs {
+  int64_t rows = 0;
+  MlpWeights dense;
+  Norm dense_pre_norm;     // pre_feedforward_layernorm
+  Norm dense_post_norm;    // post_feedforward_layernorm_1
+  Norm router_norm;        // weight = router.scale * hidden^-0.5
+  Matrix router;           // [experts, hidden]
+  const float* per_expert_scale = nullptr;  // [experts]
+  int experts_per_token = 0;
+  MatrixStack gate, up, down;
+  Norm expert_pre_norm;    // pre_feedforward_layernorm_2
+  Norm expert_post_norm;   // post_feedforward_layernorm_2
+  Residual residual;       // its norm is post_feedforward_layernorm, over the sum of both branches
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  /// "AVX-512 VNNI, 2 threads": for people.
+  virtual std::string description() const = 0;
+
+  /// Device memory, 64-byte aligned, uninitialised. Freed by release(). Throws std::bad_alloc.
+  virtual void* allocate(size_t bytes) = 0;
+  virtual void release(void* memory) noexcept = 0;
+  /// Copies between host and device memory.
+  virtual void upload(void* device, const void* host, size_t bytes) = 0;
+  virtual void download(void* host, const void* device, size_t bytes) = 0;
+
+  /// Prepares scratch for batches of up to `rows` so that operations allocate nothing.
+  virtual void reserve(int64_t rows) = 0;
+
+  /// out[i] = scale * table[ids[i]], [ids, table.cols]. Touches only those rows of the table.
+  virtual void embed(const Matrix& table, std::span<const int> ids, float scale, float* out) = 0;
+
+  /// out[i] = x[source[i]] for rows of `width` floats; out and x do not overlap.
+  virtual void gather_rows(const float* x, std::span<const int> source, int64_t width, float* out) = 0;
+
+  /// Per-layer inputs of Gemma E models: out[r, l, :] = 2^-0.5 * (norm((projection x_r) * hidden^-0.5)[l] + token[r, l, :])
+  /// where the projection's output is cut in slices of `width` and `token` is table[ids] * sqrt(width). out [rows, layers * width].
+  virtual void per_layer_inputs(const float* x, int64_t rows, const Matrix& table, std::span<const int> ids,
+                                const Matrix& projection, const Norm& norm, int width, float* out) = 0;
+
+  /// Every projection of norm(x). x [rows, hidden].
+  virtual void norm_project(const float* x, int64_t rows, const Norm& norm, std::span<const Projection> projections) = 0;
+
+  /// q/k/v norms, rotations, and the write of K and V into the cache.
+  virtual void finish_qkv(const QkvArgs& args) = 0;
+
+  /// softmax(scale * q k^T over the row's keys) v, query head h reading kv head h * kv_heads / heads.
+  virtual void attention(const AttentionArgs& args) = 0;
+
+  /// residual.x += norm(weight a); a [rows, weight.cols].
+  virtual void project_norm_residual(const float* a, int64_t rows, const Matrix& weight, const Residual& residual) = 0;
+
+  /// residual.x += norm(down(gelu_tanh(gate n) * up n)), n = pre_norm(residual.x).
+  virtual void gated_mlp(int64_t rows, const Norm& pre_norm, const MlpWeights& weights, const Residual& residual) = 0;
+
+  /// Dense MLP and routed experts side by side (Gemma 4 26B-A4B): the router picks the experts_per_token largest of
+  /// softmax(router norm(x)), ties to the lowest index, renormalises them to one and multiplies by per_expert_scale.
+  virtual void moe(const MoeArgs& args) = 0;
+
+  /// residual.x += norm(projection(gelu_tanh(gate x) * input_r)); input row r starts at input + r * input_stride.
+  virtual void per_layer_gate(int64_t rows, const Matrix& gate, const float* input, int64_t input_stride,
+                              const Matrix& projection, const Residual& residual) = 0;
+
+  /// out = norm(x), [rows, width].
+  virtual void norm(const float* x, int64_t rows, int64_t width, const Norm& norm, float* out) = 0;
+
+  /// logits = head x, then softcap * tanh(logits / softcap) when softcap > 0. x is already normalised; logits [rows, vocab].
+  virtual void head(const float* x, int64_t rows, const Matrix& head, float softcap, float* logits) = 0;
+};
+
+/// Device memory as an array of T.
+template <typename T>
+class DeviceArray {
+ public:
+  DeviceArray() = default;
+  DeviceArray(Device& device, size_t size)
+      : device_(&device), data_(static_cast<T*>(device.allocate(size * sizeof(T)))), size_(size) {}
+  DeviceArray(DeviceArray&& other) noexcept { swap(other); }
+  DeviceArray& operator=(DeviceArray&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~DeviceArray() {
+    if (device_ != nullptr) device_->release(data_);
+  }
+
+  T* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  void swap(DeviceArray& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+  }
+
+  Device* device_ = nullptr;
+  T* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace carat
