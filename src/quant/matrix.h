@@ -42,8 +42,8 @@ enum class ScaleType : uint8_t { kNone, kF32, kF16, kBF16, kE8M0, kE4M3 };
 /// A view: it does not own the bytes (the Checkpoint that made it does). Knows nothing of layers.
 struct Matrix {
   WeightFormat format = WeightFormat::kF32;
-  uint8_t bits = 32;      // code width of kAffine: 2, 3, 4, 5, 6 or 8
-  uint16_t group = 0;     // columns per scale of the MLX formats: 16, 32, 64 or 128
+  uint8_t bits = 32;   // code width of kAffine: 2, 3, 4, 5, 6 or 8
+  uint16_t group = 0;  // columns per scale of the MLX formats: 16, 32, 64 or 128
   ScaleType scale_type = ScaleType::kNone;
   int64_t rows = 0;
   int64_t cols = 0;
@@ -67,18 +67,19 @@ struct Matrix {
 
   /// Bytes that one pass over the whole matrix reads.
   size_t bytes() const {
-    return static_cast<size_t>(rows) * (row_bytes + scale_row_bytes * (biases != nullptr ? 2 : 1));
+    const size_t side_arrays = (scales != nullptr ? 1u : 0u) + (biases != nullptr ? 1u : 0u);
+    return static_cast<size_t>(rows) * (row_bytes + scale_row_bytes * side_arrays);
   }
 };
 
 /// The same-shaped matrices of the experts of one layer: expert e is rows [e * stride, e * stride + rows) of `all`.
 /// In a fused gate_up tensor gate and up are two such stacks over the same bytes.
 struct MatrixStack {
-  Matrix all;            // [experts * stride, cols]
+  Matrix all;  // [experts * stride, cols]
   int64_t experts = 0;
-  int64_t stride = 0;    // rows from one expert to the next
-  int64_t offset = 0;    // first row inside an expert
-  int64_t rows = 0;      // rows of one expert's matrix
+  int64_t stride = 0;  // rows from one expert to the next
+  int64_t offset = 0;  // first row inside an expert
+  int64_t rows = 0;    // rows of one expert's matrix
 
   explicit operator bool() const { return static_cast<bool>(all); }
   Matrix at(int64_t expert) const { return all.slice(expert * stride + offset, rows); }
