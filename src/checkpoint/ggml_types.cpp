@@ -44,6 +44,9 @@ constexpr std::array kTypes = {
     GgmlType{34, "TQ1_0", 256, 54, std::nullopt},
     GgmlType{35, "TQ2_0", 256, 66, std::nullopt},
     GgmlType{39, "MXFP4", 32, 17, F::kGgufMxFp4},
+    GgmlType{40, "NVFP4", 64, 36, std::nullopt},
+    GgmlType{41, "Q1_0", 128, 18, std::nullopt},
+    GgmlType{42, "Q2_0", 64, 18, std::nullopt},
 };
 
 }  // namespace
