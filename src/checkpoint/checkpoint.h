@@ -17,11 +17,11 @@ class GgufFile;
 
 /// One stored tensor, for `inspect`.
 struct TensorInfo {
-  std::string name;       // as in the file
-  std::string canonical;  // empty when the text model does not use it (vision, audio, redundant K/V …)
+  std::string name;            // as in the file
+  std::string canonical;       // empty when the text model does not use it (vision, audio, redundant K/V …)
   std::vector<int64_t> shape;  // outermost first
-  std::string format;     // "BF16", "Q4_K", "affine 4-bit g64" …
-  size_t bytes = 0;       // scales included
+  std::string format;          // "BF16", "Q4_K", "affine 4-bit g64" …
+  size_t bytes = 0;            // scales included
 };
 
 /// An opened checkpoint: a directory with config.json and safetensors (Hugging Face or MLX layout), or a .gguf file

@@ -28,8 +28,8 @@ struct GgufValue {
 
 struct GgufTensor {
   std::string_view name;
-  uint32_t type = 0;                  // ggml_type number
-  std::vector<int64_t> shape;         // outermost first (the file stores innermost first)
+  uint32_t type = 0;           // ggml_type number
+  std::vector<int64_t> shape;  // outermost first (the file stores innermost first)
   std::span<const std::byte> bytes;
 };
 

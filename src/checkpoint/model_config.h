@@ -33,16 +33,16 @@ struct AttentionConfig {
 
 struct ModelConfig {
   Family family = Family::kGemma4;
-  std::string model_type;   // as the file says, e.g. "gemma4", "gemma3_text", "gemma4 (GGUF)"
+  std::string model_type;  // as the file says, e.g. "gemma4", "gemma3_text", "gemma4 (GGUF)"
   int hidden = 0;
-  int heads = 0;            // query heads, all layers
+  int heads = 0;  // query heads, all layers
   int vocab = 0;
   std::vector<AttentionConfig> layers;  // one entry per layer
   std::vector<int> mlp_width;           // intermediate size per layer (double-wide already applied)
-  int window = 0;           // sliding layers see keys with 0 <= i - j < window
+  int window = 0;                       // sliding layers see keys with 0 <= i - j < window
   double attention_scale = 1.0;         // Gemma 4: exactly 1; Gemma 3: query_pre_attn_scalar^-0.5
   double norm_eps = 1e-6;
-  bool norm_plus_one = false;           // stored norm weights are w of (1 + w): Gemma 3 safetensors, not GGUF
+  bool norm_plus_one = false;  // stored norm weights are w of (1 + w): Gemma 3 safetensors, not GGUF
   RopeConfig rope_sliding;
   RopeConfig rope_full;
   std::optional<double> final_softcap;
