@@ -13,37 +13,19 @@ import shutil
 import struct
 import sys
 
+import safetensors_file
+
 KEPT = ("tokens", "hf64", "greedy", "hf64_hidden")
 
 
-def read_safetensors(path):
-    """name -> (dtype, shape, bytes)"""
-    data = path.read_bytes()
-    size = struct.unpack_from("<Q", data)[0]
-    header = json.loads(data[8:8 + size])
-    body = memoryview(data)[8 + size:]
-    return {name: (entry["dtype"], entry["shape"], bytes(body[slice(*entry["data_offsets"])]))
-            for name, entry in header.items() if name != "__metadata__"}
-
-
-def write_safetensors(path, tensors):
-    header, offset = {}, 0
-    for name, (dtype, shape, data) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + len(data)]}
-        offset += len(data)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors stay aligned
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data for _, _, data in tensors.values()))
-
-
 def reduce_golden(source, target):
-    tensors = read_safetensors(source)
+    tensors = safetensors_file.read(source)
     margins = json.loads(source.with_suffix(".json").read_text())["greedy_margin_hf64"]
     kept = {name: tensors[name] for name in KEPT if name in tensors}
     if len(margins) != kept["greedy"][1][0]:
         sys.exit(f"{source}: {len(margins)} margins for {kept['greedy'][1][0]} greedy tokens")
     kept["greedy_margin"] = ("F32", [len(margins)], struct.pack(f"<{len(margins)}f", *margins))
-    write_safetensors(target, kept)
+    safetensors_file.write(target, kept)
 
 
 def main():
