@@ -1,6 +1,7 @@
 // Rotary position embedding tables.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
