@@ -1,11 +1,11 @@
+#include "checkpoint/config_json.h"
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "base/error.h"
 #include "checkpoint/config_checks.h"
-#include "checkpoint/json.h"
-#include "checkpoint/model_config.h"
 
 namespace carat {
 
@@ -343,9 +343,7 @@ void parse_gemma4(const Source& source, ModelConfig& config) {
 
 }  // namespace
 
-ModelConfig parse_config_json(std::string_view json, std::string_view origin) {
-  const JsonDocument document(json, origin);
-  const JsonObject top = document.root();
+ModelConfig read_config(const JsonObject& top) {
   ModelConfig config;
   config.family = family_of(top);
   const auto nested = top.maybe_object("text_config");
@@ -360,8 +358,13 @@ ModelConfig parse_config_json(std::string_view json, std::string_view origin) {
   } else {
     parse_gemma3(source, config);
   }
-  check_config(config, origin);
+  check_config(config, top.origin());
   return config;
+}
+
+ModelConfig parse_config_json(std::string_view json, std::string_view origin) {
+  const JsonDocument document(json, origin);
+  return read_config(document.root());
 }
 
 }  // namespace carat

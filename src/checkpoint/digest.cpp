@@ -60,18 +60,20 @@ std::string Digest::finish() {
   return hex;
 }
 
-void digest_prefix(Digest& digest, const std::filesystem::path& path, uint64_t length, const BytesRead& on_read) {
+void digest_range(Digest& digest, const std::filesystem::path& path, uint64_t offset, uint64_t length,
+                  const BytesRead& on_read) {
   // Read rather than mapped: a file that shrinks meanwhile is then an error and not a signal.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail("cannot open {}: {}", path.string(), std::strerror(errno));
   std::vector<std::byte> chunk(kChunk);
   try {
     while (length > 0) {
-      const ssize_t got = ::read(fd, chunk.data(), std::min<uint64_t>(length, kChunk));
+      const ssize_t got = ::pread(fd, chunk.data(), std::min<uint64_t>(length, kChunk), static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) fail("cannot read {}: {}", path.string(), std::strerror(errno));
       if (got == 0) fail("{} ended {} bytes early", path.string(), length);
       digest.update(std::span(chunk).first(static_cast<size_t>(got)));
+      offset += static_cast<uint64_t>(got);
       length -= static_cast<uint64_t>(got);
       if (on_read) on_read(static_cast<uint64_t>(got));
     }
@@ -87,7 +89,7 @@ std::string sha256_file(const std::filesystem::path& path, const BytesRead& on_r
   const uint64_t size = std::filesystem::file_size(path, error);
   if (error) fail("cannot read {}: {}", path.string(), error.message());
   Digest digest = Digest::sha256();
-  digest_prefix(digest, path, size, on_read);
+  digest_range(digest, path, 0, size, on_read);
   return digest.finish();
 }
 

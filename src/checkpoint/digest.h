@@ -33,9 +33,10 @@ class Digest {
 /// Told how many bytes were read since the last call.
 using BytesRead = std::function<void(uint64_t)>;
 
-/// Feeds the first `length` bytes of the file to `digest`. Throws Error naming the file when it cannot be read or is
-/// shorter.
-void digest_prefix(Digest& digest, const std::filesystem::path& path, uint64_t length, const BytesRead& on_read = {});
+/// Feeds `length` bytes of the file from `offset` on to `digest`. Throws Error naming the file when it cannot be read
+/// or ends before.
+void digest_range(Digest& digest, const std::filesystem::path& path, uint64_t offset, uint64_t length,
+                  const BytesRead& on_read = {});
 
 /// SHA-256 of a whole file, in hexadecimal. Throws Error naming the file when it cannot be read.
 std::string sha256_file(const std::filesystem::path& path, const BytesRead& on_read = {});
