@@ -106,6 +106,26 @@ Matrix make_matrix(WeightFormat format, int64_t rows, int64_t cols, const std::b
   return matrix;
 }
 
+std::optional<Matrix> columns(const Matrix& matrix, int64_t first, int64_t count) {
+  Matrix part = matrix;
+  part.cols = count;
+  if (is_gguf_or_float(matrix.format)) {
+    const BlockShape block = block_shape(matrix.format);
+    if (first % block.cols != 0 || count % block.cols != 0) return std::nullopt;
+    part.data += static_cast<size_t>(first / block.cols * block.bytes);
+    return part;
+  }
+  if (first % matrix.group != 0 || count % matrix.group != 0) return std::nullopt;
+  const int bits = matrix.format == WeightFormat::kAffine ? matrix.bits : matrix.format == WeightFormat::kMxFp8 ? 8 : 4;
+  const int scale_bytes = matrix.scale_type == ScaleType::kF32 ? 4
+                          : matrix.scale_type == ScaleType::kF16 || matrix.scale_type == ScaleType::kBF16 ? 2
+                                                                                                          : 1;
+  part.data += static_cast<size_t>(first * bits / 8);
+  part.scales += static_cast<size_t>(first / matrix.group * scale_bytes);
+  if (part.biases != nullptr) part.biases += static_cast<size_t>(first / matrix.group * scale_bytes);
+  return part;
+}
+
 std::string format_name(const Matrix& matrix) {
   if (matrix.format == WeightFormat::kAffine) return fmt::format("affine {}-bit g{}", matrix.bits, matrix.group);
   return std::string(format_name(matrix.format));

@@ -1,0 +1,211 @@
+#include "compute/cpu/attention.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+
+namespace carat {
+namespace {
+
+// Rows of a tile: enough to share each conversion of a key, few enough that causal ranges stay alike.
+constexpr int64_t kTileRows = 8;
+// Below this many floats a loop over heads is done before other threads wake up.
+constexpr int64_t kParallelFloats = 16384;
+
+}  // namespace
+
+CpuAttention::CpuAttention(ThreadPool& pool, const Kernels& kernels)
+    : pool_(pool), kernels_(kernels), scratch_(static_cast<size_t>(pool.threads())) {}
+
+void CpuAttention::finish_qkv(const QkvArgs& args) {
+  const int head_dim = args.cache.head_dim;
+  const int pairs = args.rope->pairs();
+  const int kv_heads = args.k != nullptr ? args.cache.kv_heads : 0;
+  for (Scratch& scratch : scratch_) scratch.row.resize(static_cast<size_t>(3 * head_dim));
+  const auto one_row = [&](int64_t r, int thread) {
+    float* cos = scratch_[static_cast<size_t>(thread)].row.data();
+    float* sin = cos + head_dim;
+    float* head = sin + head_dim;
+    const TokenRow& token = args.tokens[static_cast<size_t>(r)];
+    args.rope->rotation(token.position, cos, sin);
+    for (int h = 0; h < args.heads; ++h) {
+      float* q = args.q + (r * args.heads + h) * head_dim;
+      kernels_.rms_norm(q, args.q_norm.weight, args.q_norm.eps, head_dim, q);
+      kernels_.rotate(q, cos, sin, head_dim, pairs);
+    }
+    if (kv_heads == 0) return;
+    const KvSequence& sequence = args.cache.sequences[static_cast<size_t>(token.sequence)];
+    const auto row_bytes = static_cast<int64_t>(kv_element_bytes(args.cache.format)) * head_dim;
+    std::byte* block = sequence.blocks[(token.position / kKvBlock) % sequence.ring] + token.position % kKvBlock * row_bytes;
+    for (int h = 0; h < kv_heads; ++h) {
+      const float* k = args.k + (r * kv_heads + h) * head_dim;
+      const float* v = args.v + (r * kv_heads + h) * head_dim;
+      kernels_.rms_norm(k, args.k_norm.weight, args.k_norm.eps, head_dim, head);
+      kernels_.rotate(head, cos, sin, head_dim, pairs);
+      kernels_.store_kv(head, head_dim, args.cache.format, block + h * kKvBlock * row_bytes);
+      if (args.v_norm) {
+        kernels_.rms_norm(v, args.v_norm->weight, args.v_norm->eps, head_dim, head);
+        v = head;
+      }
+      kernels_.store_kv(v, head_dim, args.cache.format, block + (kv_heads + h) * kKvBlock * row_bytes);
+    }
+  };
+  if (args.rows * (args.heads + 2 * kv_heads) * head_dim < kParallelFloats) {
+    for (int64_t r = 0; r < args.rows; ++r) one_row(r, 0);
+  } else {
+    pool_.run(args.rows, one_row);
+  }
+}
+
+void CpuAttention::attend(const AttentionArgs& args) {
+  const int head_dim = args.cache.head_dim;
+  const int kv_heads = args.cache.kv_heads;
+  const int group = args.heads / kv_heads;
+  if (head_dim % 16 != 0) fail("head_dim is {}; the CPU backend needs a multiple of 16", head_dim);
+  if (group > kMaxQueries) fail("{} query heads share a key head; the CPU backend supports {}", group, kMaxQueries);
+  for (Scratch& scratch : scratch_) {
+    scratch.scores.resize(static_cast<size_t>(kMaxQueries * kSegment));
+    scratch.out.resize(static_cast<size_t>(2 * kMaxQueries * head_dim));
+  }
+
+  tiles_.clear();
+  const int64_t tile_rows = std::clamp<int64_t>(kMaxQueries / group, 1, kTileRows);
+  for (int64_t r = 0; r < args.rows;) {
+    const TokenRow& first = args.tokens[static_cast<size_t>(r)];
+    Tile tile{r, 0, first.key_begin / kSegment, 0};
+    while (r < args.rows && tile.rows < tile_rows && args.tokens[static_cast<size_t>(r)].sequence == first.sequence) {
+      const TokenRow& token = args.tokens[static_cast<size_t>(r++)];
+      ++tile.rows;
+      tile.first_segment = std::min(tile.first_segment, token.key_begin / kSegment);
+      tile.end_segment = std::max(tile.end_segment, (token.key_end + kSegment - 1) / kSegment);
+    }
+    tiles_.push_back(tile);
+  }
+
+  // Many tiles: a task does all segments of a tile. Few (decode): a task does one segment, and the results are folded
+  // afterwards, in the same order.
+  const bool split = static_cast<int64_t>(tiles_.size()) * kv_heads < 2 * pool_.threads() && pool_.threads() > 1;
+  const int64_t queries = tile_rows * group;
+  const int64_t result_floats = queries * (head_dim + 2);
+  tasks_.clear();
+  int64_t results = 0;
+  for (size_t t = 0; t < tiles_.size(); ++t) {
+    const Tile& tile = tiles_[t];
+    for (int h = 0; h < kv_heads; ++h) {
+      if (!split || tile.end_segment - tile.first_segment < 2) {
+        tasks_.push_back({static_cast<int64_t>(t), h, tile.first_segment, tile.end_segment, -1});
+        continue;
+      }
+      for (int64_t s = tile.first_segment; s < tile.end_segment; ++s) {
+        tasks_.push_back({static_cast<int64_t>(t), h, s, s + 1, results++});
+      }
+    }
+  }
+  partial_.resize(static_cast<size_t>(results * result_floats));
+  pool_.run(static_cast<int64_t>(tasks_.size()), [&](int64_t i, int thread) {
+    attend_task(args, tasks_[static_cast<size_t>(i)], scratch_[static_cast<size_t>(thread)]);
+  });
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    const Task& task = tasks_[i];
+    const Tile& tile = tiles_[static_cast<size_t>(task.tile)];
+    if (task.result >= 0 && task.first_segment == tile.first_segment) {
+      merge_partials(args, tile, task.kv_head, task.result);
+    }
+  }
+}
+
+void CpuAttention::attend_task(const AttentionArgs& args, const Task& task, Scratch& scratch) {
+  const int head_dim = args.cache.head_dim;
+  const int kv_heads = args.cache.kv_heads;
+  const int group = args.heads / kv_heads;
+  const Tile& tile = tiles_[static_cast<size_t>(task.tile)];
+  const int queries = static_cast<int>(tile.rows) * group;
+
+  std::array<const float*, kMaxQueries> q;
+  std::array<int64_t, kMaxQueries> key_begin;
+  std::array<int64_t, kMaxQueries> key_end;
+  for (int i = 0; i < queries; ++i) {
+    const int64_t row = tile.first_row + i / group;
+    const auto at = static_cast<size_t>(i);
+    q[at] = args.q + (row * args.heads + task.kv_head * group + i % group) * head_dim;
+    key_begin[at] = args.tokens[static_cast<size_t>(row)].key_begin;
+    key_end[at] = args.tokens[static_cast<size_t>(row)].key_end;
+  }
+  std::array<float, kMaxQueries> segment_max;
+  std::array<float, kMaxQueries> segment_sum;
+  SegmentArgs segment{.format = args.cache.format,
+                      .head_dim = head_dim,
+                      .kv_heads = kv_heads,
+                      .kv_head = task.kv_head,
+                      .sequence = args.cache.sequences[static_cast<size_t>(
+                          args.tokens[static_cast<size_t>(tile.first_row)].sequence)],
+                      .queries = queries,
+                      .q = q.data(),
+                      .key_begin = key_begin.data(),
+                      .key_end = key_end.data(),
+                      .scale = args.scale,
+                      .scores = scratch.scores.data(),
+                      .max = segment_max.data(),
+                      .sum = segment_sum.data(),
+                      .out = scratch.out.data()};
+  if (task.result >= 0) {
+    const int64_t result_floats = std::clamp<int64_t>(kMaxQueries / group, 1, kTileRows) * group * (head_dim + 2);
+    float* partial = partial_.data() + task.result * result_floats;
+    segment.segment = task.first_segment;
+    kernels_.attend_segment(segment);
+    for (int i = 0; i < queries; ++i) {
+      float* result = partial + static_cast<int64_t>(i) * (head_dim + 2);
+      std::memcpy(result, scratch.out.data() + static_cast<int64_t>(i) * head_dim, static_cast<size_t>(head_dim) * 4);
+      result[head_dim] = segment_max[static_cast<size_t>(i)];
+      result[head_dim + 1] = segment_sum[static_cast<size_t>(i)];
+    }
+    return;
+  }
+
+  std::array<float, kMaxQueries> running_max;
+  std::array<float, kMaxQueries> running_sum{};
+  running_max.fill(-std::numeric_limits<float>::infinity());
+  float* running = scratch.out.data() + static_cast<int64_t>(kMaxQueries) * head_dim;
+  for (int64_t s = task.first_segment; s < task.end_segment; ++s) {
+    segment.segment = s;
+    kernels_.attend_segment(segment);
+    for (int i = 0; i < queries; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const int64_t offset = static_cast<int64_t>(i) * head_dim;
+      kernels_.merge_segment(segment_max[at], segment_sum[at], scratch.out.data() + offset, head_dim, &running_max[at],
+                             &running_sum[at], running + offset);
+    }
+  }
+  for (int i = 0; i < queries; ++i) {
+    const int64_t row = tile.first_row + i / group;
+    float* out = args.out + (row * args.heads + task.kv_head * group + i % group) * head_dim;
+    const float sum = running_sum[static_cast<size_t>(i)];
+    for (int d = 0; d < head_dim; ++d) out[d] = running[static_cast<int64_t>(i) * head_dim + d] / sum;
+  }
+}
+
+void CpuAttention::merge_partials(const AttentionArgs& args, const Tile& tile, int kv_head, int64_t result) {
+  const int head_dim = args.cache.head_dim;
+  const int group = args.heads / args.cache.kv_heads;
+  const int queries = static_cast<int>(tile.rows) * group;
+  const int64_t result_floats = std::clamp<int64_t>(kMaxQueries / group, 1, kTileRows) * group * (head_dim + 2);
+  float* running = scratch_[0].out.data();
+  for (int i = 0; i < queries; ++i) {
+    float max = -std::numeric_limits<float>::infinity();
+    float sum = 0.0f;
+    for (int64_t s = tile.first_segment; s < tile.end_segment; ++s) {
+      const float* partial =
+          partial_.data() + (result + s - tile.first_segment) * result_floats + static_cast<int64_t>(i) * (head_dim + 2);
+      kernels_.merge_segment(partial[head_dim], partial[head_dim + 1], partial, head_dim, &max, &sum, running);
+    }
+    const int64_t row = tile.first_row + i / group;
+    float* out = args.out + (row * args.heads + kv_head * group + i % group) * head_dim;
+    for (int d = 0; d < head_dim; ++d) out[d] = running[d] / sum;
+  }
+}
+
+}  // namespace carat

@@ -1,0 +1,125 @@
+// The table of kernels that each instruction set fills in, and the layouts that they share.
+//
+// One source (the .inc files beside this one) is compiled once per instruction set; a build of carat holds them all and
+// picks at run time. All of them compute the same bits: vectors have 16 lanes everywhere, multiply-adds are fused
+// everywhere, and every sum has one order:
+//
+//   float dot products    lane c % 16 accumulates its columns in ascending order by fused multiply-add; then the lanes are
+//                         folded in halves (8, 4, 2, 1).
+//   integer dot products  columns form groups of 32. The sum of (code - zero) * q over a group (or half a group, for formats
+//                         with a scale per 16 columns) is an exact integer I. Chain g % 8 accumulates, for its groups in
+//                         ascending order, fma(float(I), scale * x_scale, chain) and, for formats with minima,
+//                         fma(bias * x_scale, float(sum of q), chain). The row's result is the chains' sum, 0 to 7.
+#pragma once
+
+#include <cstdint>
+
+#include "compute/device.h"
+#include "quant/matrix.h"
+
+namespace carat {
+
+/// Columns per scale of quantised activations.
+constexpr int64_t kGroup = 32;
+/// Independent accumulation chains of integer dot products.
+constexpr int64_t kChains = 8;
+/// Quantised activations are integers of magnitude <= kMaxActivation, split in two signed bytes: q = kRadix * hi + lo.
+constexpr int kRadix = 254;
+constexpr int kMaxActivation = 127 * kRadix + 126;
+
+/// Quantised activations [rows, cols]: x ~ scale[c / 32] * (254 * hi[c] + lo[c]).
+/// Arrays are padded with zeros to a multiple of 8 groups; a row's arrays follow each other at fixed strides.
+struct QuantizedRows {
+  int64_t rows = 0;
+  int64_t groups = 0;         // ceil(cols / 32)
+  int64_t padded_groups = 0;  // rounded up to a multiple of 8
+  int8_t* hi = nullptr;       // [rows, padded_groups * 32]
+  int8_t* lo = nullptr;
+  float* scale = nullptr;     // [rows, padded_groups]
+  int32_t* sum0 = nullptr;    // [rows, padded_groups]: sum of q over columns 0-15 of each group
+  int32_t* sum1 = nullptr;    // over columns 16-31
+};
+
+/// Activations of a GEMM in the order in which the micro-kernel reads them, for a tile of `width` tokens:
+/// per group in visiting order (chain by chain), `tile_group_bytes` bytes.
+/// Weights likewise: per panel of `panel_rows` rows.
+struct GemmShape {
+  int64_t panel_rows = 0;
+  int64_t tile_tokens = 0;
+  size_t panel_group_bytes = 0;
+  size_t tile_group_bytes = 0;
+};
+
+/// A block of queries of one kv head against the keys and values of one segment; see attention.inc.
+struct SegmentArgs {
+  KvFormat format = KvFormat::kF16;
+  int head_dim = 0;
+  int kv_heads = 0;
+  int kv_head = 0;
+  KvSequence sequence;
+  int64_t segment = 0;             // keys [segment, segment + 1) * kSegment
+  int queries = 0;                 // <= kMaxQueries
+  const float* const* q = nullptr;  // [queries] -> [head_dim]
+  const int64_t* key_begin = nullptr;  // [queries], absolute
+  const int64_t* key_end = nullptr;
+  float scale = 1.0f;
+  float* scores = nullptr;  // scratch [queries, kSegment]
+  float* max = nullptr;     // out [queries]; -infinity when the query sees no key of the segment
+  float* sum = nullptr;     // out [queries]
+  float* out = nullptr;     // out [queries, head_dim], not divided by sum
+};
+constexpr int64_t kSegment = 256;
+constexpr int kMaxQueries = 32;
+
+struct Kernels {
+  const char* name;
+
+  /// y = x * rsqrt(mean(x^2) + eps) * weight, over n values; weight may be null. y may be x.
+  void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* y);
+  /// y[i] = (y[i] + x[i] * rsqrt(mean(x^2) + eps) * weight[i]) * scale.
+  void (*add_rms_norm)(const float* x, const float* weight, float eps, int64_t n, float scale, float* y);
+  /// y[i] = gelu_tanh(gate[i]) * up[i].
+  void (*gelu_mul)(const float* gate, const float* up, int64_t n, float* y);
+  /// x[i] = c * tanh(x[i] / c).
+  void (*softcap)(float* x, int64_t n, float c);
+  /// y[i] = (x[i] * a + y[i]) * b.
+  void (*axpby)(const float* x, float a, float b, int64_t n, float* y);
+  /// Rotates pairs (i, i + head_dim / 2), i < pairs, in place.
+  void (*rotate)(float* x, const float* cos, const float* sin, int head_dim, int pairs);
+  /// Stores n floats in a KV cache format.
+  void (*store_kv)(const float* x, int64_t n, KvFormat format, std::byte* out);
+
+  /// Quantises one row of `cols` floats into row `row` of x (all strides from x).
+  void (*quantize)(const float* values, int64_t cols, const QuantizedRows& x, int64_t row);
+  /// out[t * stride + r - first] = dot(w[r], x[first_token + t]) for `count` rows and `tokens` tokens.
+  void (*integer_dot)(const Matrix& w, int64_t first, int64_t count, const QuantizedRows& x, int64_t first_token,
+                      int64_t tokens, float* out, int64_t stride);
+
+  /// GEMM for integer formats; null where integer_dot is all there is.
+  GemmShape gemm;
+  void (*pack_weights)(const Matrix& w, int64_t first, int64_t count, std::byte* panel);
+  void (*pack_tokens)(const QuantizedRows& x, const int64_t* rows, int64_t count, std::byte* tile);
+  void (*gemm_tile)(const Matrix& w, const std::byte* panel, const std::byte* tile, int64_t groups, int64_t rows,
+                    int64_t tokens, float* out, int64_t stride);
+
+  /// Dequantises `count` rows to float32, out [count, stride].
+  void (*decode_rows)(const Matrix& w, int64_t first, int64_t count, float* out, int64_t stride);
+  /// out[t * out_stride + r] = dot(w[r], x[t]) over `cols`; w [rows, w_stride], x [tokens, x_stride].
+  void (*float_dot)(const float* w, int64_t w_stride, int64_t rows, const float* x, int64_t x_stride, int64_t tokens,
+                    int64_t cols, float* out, int64_t out_stride);
+
+  void (*attend_segment)(const SegmentArgs& args);
+  /// Folds a segment's (max, sum, out) into a running one: online softmax over segments in ascending order.
+  void (*merge_segment)(float segment_max, float segment_sum, const float* segment_out, int head_dim, float* max,
+                        float* sum, float* out);
+};
+
+/// True for formats whose dot products run on integers (when rows are a whole number of groups).
+bool has_integer_kernel(const Matrix& matrix);
+
+const Kernels& portable_kernels();
+/// Null where this build or machine lacks the instruction set.
+const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
+
+}  // namespace carat

@@ -1,0 +1,62 @@
+// The kernels for x86 with AVX2, FMA and F16C (Haswell, Zen and later).
+#include "compute/cpu/kernels.h"
+
+#if defined(__AVX2__)
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "quant/matrix.h"
+
+namespace carat {
+namespace avx2 {
+namespace {
+
+#include "compute/cpu/vec_avx2.inc"
+
+inline void store_i8(int8_t* p, V v) {
+  const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi));
+  const __m256i ordered = _mm256_permute4x64_epi64(words, 0b11011000);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
+}
+inline int to_int(float v) { return _mm_cvtss_si32(_mm_set_ss(v)); }
+
+constexpr int kDotRows = 2;
+constexpr int kDotTokens = 2;
+constexpr int kScoreQueries = 2;
+constexpr int kScoreKeys = 2;
+constexpr int kValueVectors = 2;
+constexpr int64_t kPanelRows = 16;
+constexpr int64_t kTileTokens = 4;
+constexpr int kCodeBytes = 2;
+
+#include "compute/cpu/common.inc"
+#include "compute/cpu/attention.inc"
+#include "compute/cpu/decode.inc"
+#include "compute/cpu/readers_x86.inc"
+#include "compute/cpu/integer_x86.inc"
+#include "compute/cpu/gemm_avx2.inc"
+#include "compute/cpu/table_x86.inc"
+
+}  // namespace
+}  // namespace avx2
+
+const Kernels* avx2_kernels() {
+  static const Kernels table = avx2::make_table("AVX2");
+  const bool supported =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  return supported ? &table : nullptr;
+}
+
+}  // namespace carat
+
+#else
+
+namespace carat {
+const Kernels* avx2_kernels() { return nullptr; }
+}  // namespace carat
+
+#endif

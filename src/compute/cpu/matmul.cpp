@@ -1,0 +1,204 @@
+#include "compute/cpu/matmul.h"
+
+#include <algorithm>
+
+namespace carat {
+namespace {
+
+// From this many tokens on, decoding weights into panels pays for itself.
+constexpr int64_t kPanelTokens = 6;
+// Weight bytes of a decode task: long enough to amortise the hand-out, short enough that threads finish together.
+constexpr int64_t kTaskBytes = 48 * 1024;
+// Decoded panels of a prefill task stay within a core's L2 cache beside the tiles that pass by.
+constexpr int64_t kPanelBytes = 320 * 1024;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Matmul::Matmul(ThreadPool& pool, const Kernels& kernels, Precision precision)
+    : pool_(pool), kernels_(kernels), precision_(precision), scratch_(static_cast<size_t>(pool.threads())) {}
+
+std::span<const int64_t> Matmul::all_tokens(int64_t count) {
+  for (auto i = static_cast<int64_t>(all_tokens_.size()); i < count; ++i) all_tokens_.push_back(i);
+  return std::span(all_tokens_).first(static_cast<size_t>(count));
+}
+
+void Matmul::set_input(Activations& x, const float* values, int64_t rows, int64_t cols) {
+  x.values_ = values;
+  x.rows_ = rows;
+  x.cols_ = cols;
+  x.quantized_ = false;
+}
+
+bool Matmul::on_integers(const Product& product) const {
+  return precision_ == Precision::kFast && !product.exact && has_integer_kernel(product.w);
+}
+
+bool Matmul::on_panels(const Product& product) const {
+  return kernels_.pack_weights != nullptr && on_integers(product) &&
+         static_cast<int64_t>(product.tokens.size()) >= kPanelTokens;
+}
+
+void Matmul::quantize(Activations& x) {
+  QuantizedRows& q = x.q_;
+  q.rows = x.rows_;
+  q.groups = ceil_div(x.cols_, kGroup);
+  q.padded_groups = ceil_div(q.groups, kChains) * kChains;
+  const auto groups = static_cast<size_t>(q.rows * q.padded_groups);
+  x.hi_.resize(groups * kGroup);
+  x.lo_.resize(groups * kGroup);
+  x.scale_.resize(groups);
+  x.sum0_.resize(groups);
+  x.sum1_.resize(groups);
+  q.hi = x.hi_.data();
+  q.lo = x.lo_.data();
+  q.scale = x.scale_.data();
+  q.sum0 = x.sum0_.data();
+  q.sum1 = x.sum1_.data();
+  pool_.run(x.rows_, [&](int64_t row, int) { kernels_.quantize(x.values_ + row * x.cols_, x.cols_, q, row); });
+  x.quantized_ = true;
+}
+
+void Matmul::pack_tiles(const Activations& x, std::span<const Product> products) {
+  // Products over the same tokens share their tiles.
+  tile_offset_.assign(products.size(), 0);
+  const int64_t width = kernels_.gemm.tile_tokens;
+  const size_t tile_bytes = static_cast<size_t>(x.q_.groups) * kernels_.gemm.tile_group_bytes;
+  size_t bytes = 0;
+  for (size_t i = 0; i < products.size(); ++i) {
+    if (!on_panels(products[i])) continue;
+    const auto same = [&](const Product& other) {
+      return on_panels(other) && other.tokens.data() == products[i].tokens.data() &&
+             other.tokens.size() == products[i].tokens.size();
+    };
+    const auto twin = std::find_if(products.begin(), products.begin() + static_cast<int64_t>(i), same);
+    if (twin != products.begin() + static_cast<int64_t>(i)) {
+      tile_offset_[i] = tile_offset_[static_cast<size_t>(twin - products.begin())];
+      continue;
+    }
+    tile_offset_[i] = bytes;
+    bytes += static_cast<size_t>(ceil_div(static_cast<int64_t>(products[i].tokens.size()), width)) * tile_bytes;
+  }
+  tiles_.resize(bytes);
+  size_t packed = 0;
+  for (size_t i = 0; i < products.size(); ++i) {
+    if (!on_panels(products[i]) || tile_offset_[i] != packed) continue;
+    const std::span<const int64_t> tokens = products[i].tokens;
+    const auto count = static_cast<int64_t>(tokens.size());
+    pool_.run(ceil_div(count, width), [&](int64_t tile, int) {
+      kernels_.pack_tokens(x.q_, tokens.data() + tile * width, std::min(width, count - tile * width),
+                           tiles_.data() + tile_offset_[i] + static_cast<size_t>(tile) * tile_bytes);
+    });
+    packed += static_cast<size_t>(ceil_div(count, width)) * tile_bytes;
+  }
+}
+
+void Matmul::run(Activations& x, std::span<const Product> products) {
+  const auto any = [&](auto test) { return std::any_of(products.begin(), products.end(), test); };
+  if (!x.quantized_ && any([&](const Product& p) { return on_integers(p); })) quantize(x);
+  if (any([&](const Product& p) { return on_panels(p); })) pack_tiles(x, products);
+
+  tasks_.clear();
+  for (size_t i = 0; i < products.size(); ++i) {
+    const Product& p = products[i];
+    if (p.tokens.empty()) continue;
+    int64_t count;
+    if (on_panels(p)) {
+      const int64_t panel_rows = kernels_.gemm.panel_rows;
+      const auto panel_bytes = static_cast<int64_t>(kernels_.gemm.panel_group_bytes) * x.q_.groups;
+      const int64_t panels = std::clamp<int64_t>(kPanelBytes / panel_bytes, 1, 8);
+      const int64_t fair = ceil_div(ceil_div(p.w.rows, panel_rows), 6 * pool_.threads());  // at least 6 tasks a thread
+      count = panel_rows * std::clamp<int64_t>(fair, 1, panels);
+    } else {
+      const auto row_bytes = static_cast<int64_t>(p.w.row_bytes + p.w.scale_row_bytes);
+      count = std::clamp<int64_t>(kTaskBytes / std::max<int64_t>(row_bytes, 1), 4, 256);
+      count = std::min(count, std::max<int64_t>(4, ceil_div(p.w.rows, 4 * pool_.threads())));
+      count = ceil_div(count, 4) * 4;
+    }
+    for (int64_t first = 0; first < p.w.rows; first += count) {
+      tasks_.push_back({static_cast<int>(i), first, std::min(count, p.w.rows - first)});
+    }
+  }
+  pool_.run(static_cast<int64_t>(tasks_.size()), [&](int64_t i, int thread) {
+    const Task& task = tasks_[static_cast<size_t>(i)];
+    const auto index = static_cast<size_t>(task.product);
+    run_task(x, products[index], index, task.first, task.count, scratch_[static_cast<size_t>(thread)]);
+  });
+}
+
+void Matmul::run_task(const Activations& x, const Product& product, size_t product_index, int64_t first, int64_t count,
+                      Scratch& scratch) {
+  multiply(x, product, product.w, product_index, first, count, product.out + first, product.stride, scratch);
+  if (!product.gate) return;
+  const auto tokens = static_cast<int64_t>(product.tokens.size());
+  scratch.gate.resize(static_cast<size_t>(tokens * count));
+  multiply(x, product, product.gate, product_index, first, count, scratch.gate.data(), count, scratch);
+  for (int64_t t = 0; t < tokens; ++t) {
+    float* out = product.out + t * product.stride + first;
+    kernels_.gelu_mul(scratch.gate.data() + t * count, out, count, out);
+  }
+}
+
+void Matmul::multiply(const Activations& x, const Product& product, const Matrix& w, size_t product_index, int64_t first,
+                      int64_t count, float* out, int64_t stride, Scratch& scratch) {
+  const auto tokens = static_cast<int64_t>(product.tokens.size());
+  // Calls body(first token in the activations, index in `out`, count) for runs of consecutive tokens.
+  const auto for_runs = [&](const auto& body) {
+    for (int64_t t = 0; t < tokens;) {
+      int64_t end = t + 1;
+      while (end < tokens && product.tokens[static_cast<size_t>(end)] == product.tokens[static_cast<size_t>(t)] + end - t) {
+        ++end;
+      }
+      body(product.tokens[static_cast<size_t>(t)], t, end - t);
+      t = end;
+    }
+  };
+
+  if (on_panels(product)) {
+    const GemmShape& shape = kernels_.gemm;
+    const size_t panel_bytes = static_cast<size_t>(x.q_.groups) * shape.panel_group_bytes;
+    const size_t tile_bytes = static_cast<size_t>(x.q_.groups) * shape.tile_group_bytes;
+    scratch.panel.resize(static_cast<size_t>(ceil_div(count, shape.panel_rows)) * panel_bytes);
+    for (int64_t r = 0; r < count; r += shape.panel_rows) {
+      kernels_.pack_weights(w, first + r, std::min(shape.panel_rows, count - r),
+                            scratch.panel.data() + static_cast<size_t>(r / shape.panel_rows) * panel_bytes);
+    }
+    for (int64_t t = 0; t < tokens; t += shape.tile_tokens) {
+      const std::byte* tile =
+          tiles_.data() + tile_offset_[product_index] + static_cast<size_t>(t / shape.tile_tokens) * tile_bytes;
+      for (int64_t r = 0; r < count; r += shape.panel_rows) {
+        kernels_.gemm_tile(w, scratch.panel.data() + static_cast<size_t>(r / shape.panel_rows) * panel_bytes, tile,
+                           x.q_.groups, std::min(shape.panel_rows, count - r), std::min(shape.tile_tokens, tokens - t),
+                           out + t * stride + r, stride);
+      }
+    }
+  } else if (on_integers(product)) {
+    for_runs([&](int64_t token, int64_t at, int64_t run) {
+      kernels_.integer_dot(w, first, count, x.q_, token, run, out + at * stride, stride);
+    });
+  } else {
+    const int64_t cols = w.cols;
+    const float* weights = nullptr;
+    int64_t weight_stride = cols;
+    constexpr int64_t kRows = 8;  // decoded at a time, so that they stay in the L1 or L2 cache
+    for (int64_t r = 0; r < count; r += kRows) {
+      const int64_t rows = std::min(kRows, count - r);
+      const std::byte* data = w.data + static_cast<size_t>(first + r) * w.row_bytes;
+      if (w.format == WeightFormat::kF32 && reinterpret_cast<uintptr_t>(data) % 4 == 0 && w.row_bytes % 4 == 0) {
+        weights = reinterpret_cast<const float*>(data);
+        weight_stride = static_cast<int64_t>(w.row_bytes / 4);
+      } else {
+        scratch.rows.resize(static_cast<size_t>(kRows * cols));
+        kernels_.decode_rows(w, first + r, rows, scratch.rows.data(), cols);
+        weights = scratch.rows.data();
+      }
+      for_runs([&](int64_t token, int64_t at, int64_t run) {
+        kernels_.float_dot(weights, weight_stride, rows, x.values_ + token * x.cols_, x.cols_, run, cols,
+                           out + at * stride + r, stride);
+      });
+    }
+  }
+}
+
+}  // namespace carat

@@ -1,0 +1,86 @@
+// Matrix products of the CPU backend: how rows of weights and tokens are cut into tasks.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/thread_pool.h"
+#include "compute/cpu/kernels.h"
+
+namespace carat {
+
+/// Token rows ready to be multiplied: float32 always, and quantised and in tiles when a product needs it. Owns its scratch,
+/// which is reused: setting a new input invalidates the old one.
+class Activations {
+ public:
+  int64_t rows() const { return rows_; }
+  int64_t cols() const { return cols_; }
+
+ private:
+  friend class Matmul;
+  const float* values_ = nullptr;  // [rows, cols]
+  int64_t rows_ = 0;
+  int64_t cols_ = 0;
+  bool quantized_ = false;
+  QuantizedRows q_;
+  Buffer<int8_t> hi_, lo_;
+  Buffer<float> scale_;
+  Buffer<int32_t> sum0_, sum1_;
+};
+
+/// out[i, r] = w[r] . x[rows[i]]; with `gate`, out[i, r] = gelu_tanh(gate[r] . x) * (w[r] . x).
+struct Product {
+  Matrix w;
+  Matrix gate;                       // same shape as w; empty for none
+  std::span<const int64_t> tokens;   // rows of the activations, in the order of `out`'s rows
+  float* out = nullptr;
+  int64_t stride = 0;                // floats from one token's outputs to the next
+  bool exact = false;                // float32 activations even in fast mode (router)
+};
+
+class Matmul {
+ public:
+  Matmul(ThreadPool& pool, const Kernels& kernels, Precision precision);
+
+  /// values [rows, cols] must stay valid and unchanged until the last run() on `x`.
+  void set_input(Activations& x, const float* values, int64_t rows, int64_t cols);
+
+  /// All products of one input, in one parallel section. Products must not overlap in `out`.
+  void run(Activations& x, std::span<const Product> products);
+
+  /// 0, 1, 2, … for Product::tokens.
+  std::span<const int64_t> all_tokens(int64_t count);
+
+ private:
+  struct Task {
+    int product;
+    int64_t first;  // rows of the weight
+    int64_t count;
+  };
+  struct Scratch {
+    Buffer<std::byte> panel;
+    Buffer<float> rows;  // decoded weights
+    Buffer<float> gate;  // gate outputs of one task
+  };
+
+  bool on_integers(const Product& product) const;
+  bool on_panels(const Product& product) const;
+  void quantize(Activations& x);
+  void pack_tiles(const Activations& x, std::span<const Product> products);
+  void run_task(const Activations& x, const Product& product, size_t product_index, int64_t first, int64_t count,
+                Scratch& scratch);
+  void multiply(const Activations& x, const Product& product, const Matrix& w, size_t product_index, int64_t first,
+                int64_t count, float* out, int64_t stride, Scratch& scratch);
+
+  ThreadPool& pool_;
+  const Kernels& kernels_;
+  Precision precision_;
+  std::vector<Task> tasks_;
+  std::vector<Scratch> scratch_;     // one a thread
+  std::vector<int64_t> all_tokens_;
+  Buffer<std::byte> tiles_;          // packed tokens of all products that need them
+  std::vector<size_t> tile_offset_;  // where each product's tiles begin
+};
+
+}  // namespace carat

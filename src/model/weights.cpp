@@ -1,0 +1,135 @@
+#include "model/weights.h"
+
+#include <cmath>
+#include <string>
+
+#include "base/error.h"
+
+namespace carat {
+namespace {
+
+class Loader {
+ public:
+  Loader(const Checkpoint& checkpoint, Device& device) : checkpoint_(checkpoint), config_(checkpoint.config()), device_(device) {}
+
+  Matrix matrix(const std::string& name, int64_t rows, int64_t cols) const {
+    const auto found = checkpoint_.matrix(name);
+    if (!found) fail("{}: the weight {} is missing", origin(), name);
+    if (found->rows != rows || found->cols != cols) {
+      fail("{}: the weight {} has the shape [{}, {}]; the configuration asks for [{}, {}]", origin(), name, found->rows,
+           found->cols, rows, cols);
+    }
+    return *found;
+  }
+
+  MatrixStack stack(const std::string& name, int64_t experts, int64_t rows, int64_t cols) const {
+    const auto found = checkpoint_.stack(name);
+    if (!found) fail("{}: the weight {} is missing", origin(), name);
+    if (found->experts != experts || found->rows != rows || found->all.cols != cols) {
+      fail("{}: the weight {} has the shape [{}, {}, {}]; the configuration asks for [{}, {}, {}]", origin(), name,
+           found->experts, found->rows, found->all.cols, experts, rows, cols);
+    }
+    return *found;
+  }
+
+  std::vector<float> values(const std::string& name, int64_t size) const {
+    auto found = checkpoint_.vector(name);
+    if (!found) fail("{}: the weight {} is missing", origin(), name);
+    if (static_cast<int64_t>(found->size()) != size) {
+      fail("{}: the weight {} has {} values; the configuration asks for {}", origin(), name, found->size(), size);
+    }
+    return *std::move(found);
+  }
+
+  DeviceArray<float> norm(const std::string& name, int64_t size) const {
+    std::vector<float> w = values(name, size);
+    if (config_.norm_plus_one) {
+      for (float& x : w) x += 1.0f;
+    }
+    return upload(w);
+  }
+
+  DeviceArray<float> upload(const std::vector<float>& host) const {
+    DeviceArray<float> array(device_, host.size());
+    device_.upload(array.data(), host.data(), host.size() * sizeof(float));
+    return array;
+  }
+
+  std::string origin() const { return checkpoint_.path().string(); }
+
+ private:
+  const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+  Device& device_;
+};
+
+void load_attention(const Loader& load, const ModelConfig& c, const LayerPlan& plan, const std::string& at, LayerWeights& w) {
+  w.input_norm = load.norm(at + "input_layernorm", c.hidden);
+  w.post_attention_norm = load.norm(at + "post_attention_layernorm", c.hidden);
+  w.q = load.matrix(at + "self_attn.q_proj", static_cast<int64_t>(c.heads) * plan.head_dim, c.hidden);
+  w.o = load.matrix(at + "self_attn.o_proj", c.hidden, static_cast<int64_t>(c.heads) * plan.head_dim);
+  w.q_norm = load.norm(at + "self_attn.q_norm", plan.head_dim);
+  if (!plan.owns_kv) return;
+  const int64_t kv_width = static_cast<int64_t>(plan.kv_heads) * plan.head_dim;
+  w.k = load.matrix(at + "self_attn.k_proj", kv_width, c.hidden);
+  w.k_norm = load.norm(at + "self_attn.k_norm", plan.head_dim);
+  if (!plan.k_eq_v) w.v = load.matrix(at + "self_attn.v_proj", kv_width, c.hidden);
+}
+
+void load_mlp(const Loader& load, const ModelConfig& c, const LayerPlan& plan, const std::string& at, LayerWeights& w) {
+  w.pre_mlp_norm = load.norm(at + "pre_feedforward_layernorm", c.hidden);
+  w.post_mlp_norm = load.norm(at + "post_feedforward_layernorm", c.hidden);
+  w.mlp.gate = load.matrix(at + "mlp.gate_proj", plan.mlp_width, c.hidden);
+  w.mlp.up = load.matrix(at + "mlp.up_proj", plan.mlp_width, c.hidden);
+  w.mlp.down = load.matrix(at + "mlp.down_proj", c.hidden, plan.mlp_width);
+}
+
+void load_experts(const Loader& load, const ModelConfig& c, const std::string& at, LayerWeights& w) {
+  w.router = load.matrix(at + "router.proj", c.experts, c.hidden);
+  std::vector<float> scale = load.values(at + "router.scale", c.hidden);
+  const double root = 1.0 / std::sqrt(static_cast<double>(c.hidden));
+  for (float& x : scale) x = static_cast<float>(x * root);
+  w.router_scale = load.upload(scale);
+  w.per_expert_scale = load.upload(load.values(at + "router.per_expert_scale", c.experts));
+  w.expert_gate = load.stack(at + "experts.gate_proj", c.experts, c.expert_width, c.hidden);
+  w.expert_up = load.stack(at + "experts.up_proj", c.experts, c.expert_width, c.hidden);
+  w.expert_down = load.stack(at + "experts.down_proj", c.experts, c.hidden, c.expert_width);
+  w.pre_expert_norm = load.norm(at + "pre_feedforward_layernorm_2", c.hidden);
+  w.post_dense_norm = load.norm(at + "post_feedforward_layernorm_1", c.hidden);
+  w.post_expert_norm = load.norm(at + "post_feedforward_layernorm_2", c.hidden);
+}
+
+}  // namespace
+
+Weights load_weights(const Checkpoint& checkpoint, const ModelPlan& plan, Device& device) {
+  const ModelConfig& c = checkpoint.config();
+  const Loader load(checkpoint, device);
+  Weights weights;
+  weights.embedding = load.matrix("embed_tokens", c.vocab, c.hidden);
+  weights.head = c.tied_head ? weights.embedding : load.matrix("lm_head", c.vocab, c.hidden);
+  weights.final_norm = load.norm("norm", c.hidden);
+  if (c.pli_width > 0) {
+    const int64_t total = static_cast<int64_t>(c.layer_count()) * c.pli_width;
+    weights.pli_table = load.matrix("embed_tokens_per_layer", c.pli_vocab, total);
+    weights.pli_model_projection = load.matrix("per_layer_model_projection", total, c.hidden);
+    weights.pli_norm = load.norm("per_layer_projection_norm", c.pli_width);
+  }
+  for (int i = 0; i < c.layer_count(); ++i) {
+    const LayerPlan& layer = plan.layers[static_cast<size_t>(i)];
+    const std::string at = fmt::format("layers.{}.", i);
+    LayerWeights w;
+    load_attention(load, c, layer, at, w);
+    load_mlp(load, c, layer, at, w);
+    if (c.has_moe()) load_experts(load, c, at, w);
+    if (c.pli_width > 0) {
+      w.pli_gate = load.matrix(at + "per_layer_input_gate", c.pli_width, c.hidden);
+      w.pli_projection = load.matrix(at + "per_layer_projection", c.hidden, c.pli_width);
+      w.post_pli_norm = load.norm(at + "post_per_layer_input_norm", c.hidden);
+    }
+    if (checkpoint.vector(at + "layer_scalar")) w.scalar = load.values(at + "layer_scalar", 1)[0];
+    weights.layers.push_back(std::move(w));
+  }
+  return weights;
+}
+
+}  // namespace carat
