@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -88,9 +89,11 @@ std::string lower(std::string_view text) {
   return result;
 }
 
+/// Of a split set only the first part counts.
 bool is_gguf_model(const HubFile& file) {
   const std::string name = lower(file_name(file.path));
-  return name.ends_with(".gguf") && name.find("mmproj") == std::string::npos &&
+  const auto split = SplitName::parse(file_name(file.path));
+  return (!split || split->part == 1) && name.ends_with(".gguf") && name.find("mmproj") == std::string::npos &&
          name.find("imatrix") == std::string::npos;
 }
 
@@ -125,10 +128,7 @@ std::vector<HubFile> choose_gguf(const HubListing& listing, const HubId& id, std
     wanted_first = wanted.substr(0, wanted.size() - file_name(wanted).size());
     wanted_first += split->filename(1);
   }
-  for (const HubFile& file : listing.files) {
-    const auto split = SplitName::parse(file_name(file.path));
-    if (is_gguf_model(file) && (!split || split->part == 1)) models.push_back(file);
-  }
+  std::copy_if(listing.files.begin(), listing.files.end(), std::back_inserter(models), is_gguf_model);
   const auto matching = [&](const auto& matches) {
     std::vector<HubFile> found;
     std::copy_if(models.begin(), models.end(), std::back_inserter(found), matches);

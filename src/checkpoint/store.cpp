@@ -116,9 +116,9 @@ fs::path first_part(const fs::path& file) {
 }
 
 /// What to open in a directory; nullopt when it holds no model. `name` is how the person calls it.
-std::optional<fs::path> model_in(const fs::path& directory, std::string_view name) {
+std::optional<fs::path> model_in(const fs::path& directory, std::string_view name, bool below = true) {
   if (is_safetensors_model(directory)) return directory;
-  const std::vector<fs::path> models = gguf_models(directory);
+  const std::vector<fs::path> models = gguf_models(directory, below);
   if (models.size() == 1) return directory / models.front();
   if (models.size() > 1) {
     std::string list;
@@ -324,7 +324,7 @@ fs::path resolve_model(std::string_view name) {
   const fs::path path(name);
   std::string seen = "not a directory with config.json, not a .gguf file";
   if (is_folder(path)) {
-    if (const auto model = model_in(path, name)) return *model;
+    if (const auto model = model_in(path, name, false)) return *model;
     if (is_file(path / "config.json")) return path;  // let the checkpoint say what else is missing
     seen = "the directory of that name has neither config.json nor .gguf files";
   } else if (is_file(path)) {
@@ -415,7 +415,7 @@ uint64_t model_size(const fs::path& path) {
   return bytes;
 }
 
-std::vector<fs::path> gguf_models(const fs::path& directory) {
+std::vector<fs::path> gguf_models(const fs::path& directory, bool below) {
   std::vector<fs::path> models;
   const auto consider = [&](const fs::path& file) {
     const std::string name = file.filename().string();
@@ -427,7 +427,7 @@ std::vector<fs::path> gguf_models(const fs::path& directory) {
   };
   for (const fs::path& child : children(directory)) {
     consider(child);
-    if (!is_folder(child)) continue;
+    if (!below || !is_folder(child)) continue;
     for (const fs::path& grandchild : children(child)) consider(grandchild);
   }
   std::sort(models.begin(), models.end());

@@ -59,9 +59,9 @@ uint64_t remove_model(std::string_view name);
 /// Bytes of all the files of the model at `path`: a directory's regular files, or a GGUF file with its sister parts.
 uint64_t model_size(const std::filesystem::path& path);
 
-/// The GGUF models directly in `directory` or one level below: paths relative to it, first parts only, sorted.
-/// Projectors ("mmproj") and importance matrices ("imatrix") are not models.
-std::vector<std::filesystem::path> gguf_models(const std::filesystem::path& directory);
+/// The GGUF models directly in `directory` or, with `below`, also in its directories: paths relative to it, first parts
+/// only, sorted. Projectors ("mmproj") and importance matrices ("imatrix") are not models.
+std::vector<std::filesystem::path> gguf_models(const std::filesystem::path& directory, bool below = true);
 
 /// The name of part `part` (from 1) of a split set that `filename` belongs to ("x-00002-of-00005.gguf"), and how many
 /// parts there are; nullopt when it is not a part.
