@@ -13,17 +13,12 @@
 #include <string>
 #include <utility>
 
+#include "carat/options.h"
 #include "compute/rope.h"
 #include "quant/matrix.h"
 
 namespace carat {
 
-enum class Precision : uint8_t {
-  kExact,  // float32 activations against dequantised weights
-  kFast,   // activations of quantised weights as 16-bit integers per group of 32; integer dot products
-};
-
-enum class KvFormat : uint8_t { kF32, kF16, kBF16 };
 inline size_t kv_element_bytes(KvFormat format) { return format == KvFormat::kF32 ? 4 : 2; }
 
 /// Keys and values are stored in blocks of this many positions, aligned to absolute positions.

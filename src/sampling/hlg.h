@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "sampling/params.h"
+#include "carat/sampling.h"
 #include "sampling/vector_math.h"
 
 namespace carat {

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "sampling/params.h"
+#include "carat/sampling.h"
 
 namespace carat {
 

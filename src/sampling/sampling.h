@@ -6,17 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "carat/sampling.h"
 #include "sampling/distribution.h"
-#include "sampling/params.h"
 #include "sampling/penalties.h"
 #include "sampling/random.h"
 
 namespace carat {
-
-struct TokenLogprob {
-  int token = 0;
-  float logprob = 0.0f;
-};
 
 struct Sampled {
   int token = 0;

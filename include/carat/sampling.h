@@ -1,4 +1,4 @@
-// What a caller may ask of sampling.
+// What a caller may ask of sampling, and what comes back beside the token.
 #pragma once
 
 #include <cstdint>
@@ -51,5 +51,10 @@ struct SamplingParams {
 /// Throws Error naming the field when a parameter is out of its range. A bias for an id of `vocab` or more is an error
 /// too, unless vocab is 0 (not known); sample() passes over such ids.
 void validate(const SamplingParams& params, int64_t vocab = 0);
+
+struct TokenLogprob {
+  int token = 0;
+  float logprob = 0.0f;
+};
 
 }  // namespace carat

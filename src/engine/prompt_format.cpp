@@ -1,0 +1,43 @@
+#include "engine/prompt_format.h"
+
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf.h"
+#include "tokenizer/tokenizer.h"
+
+namespace carat {
+namespace {
+
+std::string read_text(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string shipped_template(const Checkpoint& checkpoint) {
+  if (const GgufFile* gguf = checkpoint.gguf()) {
+    return std::string(gguf->string("tokenizer.chat_template").value_or(""));
+  }
+  if (std::string text = read_text(checkpoint.path() / "chat_template.jinja"); !text.empty()) return text;
+  const Json config = Json::parse(read_text(checkpoint.path() / "tokenizer_config.json"), nullptr, false);
+  if (config.is_object() && config.contains("chat_template") && config["chat_template"].is_string()) {
+    return config["chat_template"].get<std::string>();
+  }
+  return "";
+}
+
+}  // namespace
+
+ChatFormat chat_format_of(const Checkpoint& checkpoint) {
+  return detect_chat_format(shipped_template(checkpoint), checkpoint.config().family == Family::kGemma4);
+}
+
+std::vector<int> encode_with_bos(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<int> ids = tokenizer.encode(text);
+  if (ids.empty() || ids.front() != tokenizer.bos_id()) ids.insert(ids.begin(), tokenizer.bos_id());
+  return ids;
+}
+
+}  // namespace carat
