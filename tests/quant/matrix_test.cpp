@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <limits>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -65,6 +67,35 @@ TEST(Matrix, BytesAndBitsCountTheScales) {
   EXPECT_DOUBLE_EQ(bits_per_weight(make_matrix(WeightFormat::kQ4_K, 0, 256, &byte)), 4.5);
   EXPECT_DOUBLE_EQ(bits_per_weight(make_matrix(WeightFormat::kQ6_K, 2, 512, &byte)), 6.5625);
   EXPECT_DOUBLE_EQ(bits_per_weight(make_matrix(WeightFormat::kBF16, 2, 5, &byte)), 16.0);
+}
+
+TEST(Matrix, ColumnsAreThoseOfTheWholeRow) {
+  std::mt19937_64 random(8);
+  for (WeightFormat format : test::kAllFormats) {
+    const int bits = format == WeightFormat::kMxFp8 ? 8 : format == WeightFormat::kAffine ? 5 : 4;
+    const int group = format == WeightFormat::kNvFp4 ? 16 : 32;
+    const ScaleType scales = format == WeightFormat::kAffine ? ScaleType::kF16
+                             : group == 16                   ? ScaleType::kE4M3
+                                                             : ScaleType::kE8M0;
+    const auto stored = test::random_matrix(format, 3, 1024, random, bits, group, scales);
+    std::vector<float> whole(1024), part(1024);
+    const int unit = test::is_mlx(format) ? group : block_shape(format).cols;
+    for (int64_t first : {0, unit, 512 + unit}) {
+      const int64_t count = unit == 1 ? 7 : unit;
+      const std::optional<Matrix> some = columns(stored.matrix, first, count);
+      ASSERT_TRUE(some.has_value()) << format_name(format);
+      for (int64_t row = 0; row < 3; ++row) {
+        decode_row(stored.matrix, row, whole.data());
+        decode_row(*some, row, part.data());
+        const auto bytes = static_cast<size_t>(count) * sizeof(float);
+        EXPECT_EQ(std::memcmp(&whole[static_cast<size_t>(first)], part.data(), bytes), 0) << format_name(format);
+      }
+    }
+    if (unit > 1) {
+      EXPECT_FALSE(columns(stored.matrix, unit / 2, unit).has_value()) << format_name(format);
+      EXPECT_FALSE(columns(stored.matrix, 0, unit / 2).has_value()) << format_name(format);
+    }
+  }
 }
 
 TEST(Matrix, NamesDiffer) {
