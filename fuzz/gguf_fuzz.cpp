@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "base/error.h"
 #include "checkpoint/gguf.h"
@@ -20,7 +21,8 @@ void attempt(const Action& action) {
 
 void read_all(std::span<const std::byte> bytes) {
   const auto file = carat::GgufFile::parse(bytes, "input.gguf");
-  for (const auto& [key, value] : file->values()) {
+  for (const auto& entry : file->values()) {
+    const std::string& key = entry.first;
     attempt([&] { file->integer(key); });
     attempt([&] { file->real(key); });
     attempt([&] { file->boolean(key); });

@@ -211,7 +211,8 @@ TEST(Gguf, SurvivesEveryTruncationAndEveryDamagedByte) {
   testing::expect_hardy(sample().build(), [](std::span<const std::byte> bytes) {
     const auto file = GgufFile::parse(bytes, "damaged");
     // Touch all that a reader would.
-    for (const auto& [key, value] : file->values()) {
+    for (const auto& entry : file->values()) {
+      const std::string& key = entry.first;
       error_of([&] { file->integer(key); });
       error_of([&] { file->strings(key); });
       error_of([&] { file->integers(key); });
