@@ -1,0 +1,148 @@
+// carat generate: one prompt, one answer, streamed.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "base/error.h"
+#include "base/progress.h"
+#include "carat/engine.h"
+#include "chat/chat.h"
+#include "checkpoint/store.h"
+#include "cli/options.h"
+#include "cli/verbs.h"
+
+namespace carat {
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::string prompt;
+  std::string file;
+  std::string system;
+  std::vector<std::string> stop;
+  int max_tokens = 512;
+  int logprobs = -1;
+  bool raw = false;
+  bool thinking = false;
+  bool specials = false;
+  bool json = false;
+  bool quiet = false;
+};
+
+std::string_view finish_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStopToken:
+    case FinishReason::kStopText: return "stop";
+    case FinishReason::kCancelled: return "cancelled";
+    case FinishReason::kMaxTokens:
+    case FinishReason::kContext: break;
+  }
+  return "length";
+}
+
+std::vector<int> prompt_ids(const Engine& engine, const Flags& flags, const std::string& prompt) {
+  if (flags.raw) return engine.encode(prompt);
+  Json messages = Json::array();
+  if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
+  messages.push_back({{"role", "user"}, {"content", prompt}});
+  // Not a byte of the prompt is lost: what is not UTF-8 becomes U+FFFD, as JSON cannot hold it.
+  return engine.encode_chat({.messages = messages.dump(-1, ' ', false, Json::error_handler_t::replace),
+                             .tools = "",
+                             .thinking = flags.thinking ? std::optional(true) : std::nullopt});
+}
+
+Json token_json(const Engine& engine, const Piece& piece) {
+  const auto entry = [&](int token, float logprob) {
+    return Json{{"token", token}, {"text", engine.decode({token})}, {"logprob", logprob}};
+  };
+  Json json = entry(piece.token, piece.logprob);
+  json["top"] = Json::array();
+  for (const TokenLogprob& other : piece.top) json["top"].push_back(entry(other.token, other.logprob));
+  return json;
+}
+
+int run(const Flags& flags) {
+  std::string prompt = flags.prompt;
+  if (!flags.file.empty()) {
+    prompt = read_input(flags.file);
+  } else if (prompt.empty()) {
+    prompt = read_input("-");
+  }
+  Engine engine = Engine::load(resolve_model(flags.model.model), flags.model.engine_options());
+  GenerateRequest request;
+  request.prompt = prompt_ids(engine, flags, prompt);
+  request.sampling = flags.sampling.resolve(engine.recommended_sampling());
+  request.max_tokens = flags.max_tokens;
+  request.stop = flags.stop;
+  request.show_specials = flags.specials;
+  if (flags.logprobs >= 0) {
+    request.sampling.logprobs = true;
+    request.sampling.top_logprobs = flags.logprobs;
+  }
+  Progress progress("reading the prompt", request.prompt.size(), ProgressUnit::kItems);
+  request.on_prefill = [&](int64_t done, int64_t total) {
+    progress.set(static_cast<uint64_t>(done));
+    if (done == total) progress.finish();
+  };
+
+  Json logprobs = Json::array();
+  const GenerateResult result = engine.generate(request, [&](const Piece& piece) {
+    if (flags.logprobs >= 0 && piece.token >= 0) logprobs.push_back(token_json(engine, piece));
+    if (flags.json) return true;
+    std::fwrite(piece.text.data(), 1, piece.text.size(), stdout);
+    return std::fflush(stdout) == 0;  // a reader that went away ends the work
+  });
+
+  const double decoded = static_cast<double>(result.tokens.size()) - 1;
+  if (flags.json) {
+    Json json{{"model", flags.model.model},
+              {"text", result.text},
+              {"tokens", result.tokens},
+              {"finish_reason", finish_name(result.finish)},
+              {"seed", request.sampling.seed},
+              {"prompt_tokens", result.prompt_tokens},
+              {"generated_tokens", result.tokens.size()},
+              {"prefill_seconds", result.prefill_seconds},
+              {"decode_seconds", result.decode_seconds}};
+    if (flags.logprobs >= 0) json["logprobs"] = logprobs;
+    std::puts(json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    return 0;
+  }
+  std::putchar('\n');
+  if (flags.logprobs >= 0) std::puts(logprobs.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+  if (!flags.quiet) {
+    fmt::print(stderr, "[{} prompt tokens at {:.1f}/s, {} generated at {:.1f}/s, seed {}{}]\n", result.prompt_tokens,
+               static_cast<double>(result.prompt_tokens) / result.prefill_seconds, result.tokens.size(),
+               decoded > 0 ? decoded / result.decode_seconds : 0.0, request.sampling.seed,
+               finish_name(result.finish) == "length" ? fmt::format(", stopped at {} tokens", result.tokens.size()) : "");
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Action& action) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* verb = app.add_subcommand("generate", "Answer one prompt");
+  add_model_flags(*verb, flags->model);
+  verb->add_option("PROMPT", flags->prompt, "What to answer; read from standard input when left out");
+  verb->add_option("--file", flags->file, "Read the prompt from a file");
+  verb->add_option("--system", flags->system, "System message");
+  verb->add_flag("--raw", flags->raw, "Continue the text itself, without the chat format");
+  verb->add_flag("--thinking", flags->thinking, "Let the model think first (Gemma 4)");
+  verb->add_option("--max-tokens", flags->max_tokens, "Most tokens to generate")->check(CLI::Range(0, 10000000))->capture_default_str();
+  verb->add_option("--stop", flags->stop, "End before this text; may be repeated");
+  verb->add_option("--logprobs", flags->logprobs, "Print log-probabilities with this many alternatives a token")->check(CLI::Range(0, 100));
+  verb->add_flag("--specials", flags->specials, "Show control tokens in the text");
+  verb->add_flag("--json", flags->json, "Print one JSON object at the end instead of the text");
+  verb->add_flag("--quiet,-q", flags->quiet, "No line of statistics on stderr");
+  add_sampling_flags(*verb, flags->sampling);
+  add_examples(*verb, "  carat generate gemma3-270m \"Why is the sky blue?\"\n"
+                      "  carat generate gemma3-270m --raw \"Once upon a time\" --max-tokens 100 --temperature 0.8 --seed 7\n"
+                      "  cat notes.txt | carat generate gemma3-270m --system \"Summarise what you are given.\"\n"
+                      "  carat generate gemma3-270m --json --logprobs 3 \"Name a colour.\"");
+  verb->callback([flags, &action] { action = [flags] { return run(*flags); }; });
+}
+
+}  // namespace carat

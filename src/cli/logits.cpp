@@ -1,0 +1,82 @@
+// carat logits: the model's logits for given token ids, as a NumPy file.
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <memory>
+
+#include "base/error.h"
+#include "base/progress.h"
+#include "checkpoint/store.h"
+#include "cli/options.h"
+#include "cli/verbs.h"
+#include "compute/cpu/cpu_device.h"
+#include "model/model.h"
+
+namespace carat {
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  std::string ids;
+  std::string ids_file;
+  std::string out;
+};
+
+/// The header of a NumPy 1.0 file holding float32 [rows, cols] in C order.
+std::string npy_header(size_t rows, size_t cols) {
+  std::string description = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, cols);
+  const size_t unpadded = 10 + description.size() + 1;
+  description.append((64 - unpadded % 64) % 64, ' ');
+  description += '\n';
+  const auto length = static_cast<uint16_t>(description.size());
+  std::string header = "\x93NUMPY";
+  header += {'\x01', '\x00', static_cast<char>(length & 0xff), static_cast<char>(length >> 8)};
+  return header + description;
+}
+
+int run(const Flags& flags) {
+  const std::vector<int> ids = flags.ids.empty() ? parse_ids(read_input(flags.ids_file), flags.ids_file) : parse_ids(flags.ids, "--ids");
+  const EngineOptions options = flags.model.engine_options();
+  const std::shared_ptr<Device> device = make_cpu_device({.threads = options.threads, .precision = options.precision});
+  Model model(Checkpoint::open(resolve_model(flags.model.model)), device, options.chunk);
+  KvCache cache(*device, model.cache_spec(options.kv.value_or(options.precision == Precision::kExact ? KvFormat::kF32 : KvFormat::kF16)));
+  const int sequence = cache.add_sequence();
+
+  const std::string partial = flags.out + ".partial";
+  std::ofstream file(partial, std::ios::binary | std::ios::trunc);
+  if (!file) fail("cannot write {}", partial);
+  const std::string header = npy_header(ids.size(), static_cast<size_t>(model.config().vocab));
+  file.write(header.data(), static_cast<std::streamsize>(header.size()));
+  Progress progress("logits", ids.size(), ProgressUnit::kItems);
+  ForwardResult result;
+  for (size_t begin = 0; begin < ids.size(); begin += static_cast<size_t>(options.chunk)) {
+    Batch batch;
+    const size_t end = std::min(ids.size(), begin + static_cast<size_t>(options.chunk));
+    for (size_t i = begin; i < end; ++i) batch.rows.push_back({.sequence = sequence, .token = ids[i], .wants_logits = true});
+    model.forward(batch, cache, result);
+    file.write(reinterpret_cast<const char*>(result.logits.data()), static_cast<std::streamsize>(result.logits.size() * sizeof(float)));
+    progress.add(end - begin);
+  }
+  file.close();
+  if (!file) fail("cannot write {}: is the disk full?", partial);
+  std::filesystem::rename(partial, flags.out);
+  return 0;
+}
+
+}  // namespace
+
+void add_logits(CLI::App& app, Action& action) {
+  const auto flags = std::make_shared<Flags>();
+  flags->model.chunk = 64;  // [chunk, vocab] floats are in memory at a time
+  CLI::App* verb = app.add_subcommand("logits", "Write the logits of token ids to a NumPy file [tokens, vocab], float32");
+  add_model_flags(*verb, flags->model);
+  CLI::Option_group* ids = verb->add_option_group("ids");
+  ids->add_option("--ids", flags->ids, "Token ids, e.g. 2,17,5");
+  ids->add_option("--ids-file", flags->ids_file, "A file of token ids separated by spaces, commas or lines (\"-\": standard input)");
+  ids->require_option(1);
+  verb->add_option("--out", flags->out, "The file to write, .npy")->required();
+  add_examples(*verb, "  carat logits gemma3-270m --ids 2,4521,1902 --out logits.npy\n"
+                      "  carat logits gemma3-270m --ids-file text.ids --out exact.npy --precision exact");
+  verb->callback([flags, &action] { action = [flags] { return run(*flags); }; });
+}
+
+}  // namespace carat

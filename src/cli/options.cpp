@@ -1,0 +1,140 @@
+#include "cli/options.h"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <random>
+
+#include "base/error.h"
+
+namespace carat {
+
+EngineOptions ModelFlags::engine_options() const {
+  EngineOptions options{.threads = threads, .precision = precision == "exact" ? Precision::kExact : Precision::kFast, .chunk = chunk};
+  if (kv == "f32") options.kv = KvFormat::kF32;
+  if (kv == "f16") options.kv = KvFormat::kF16;
+  if (kv == "bf16") options.kv = KvFormat::kBF16;
+  return options;
+}
+
+void add_model_argument(CLI::App& verb, std::string& model) {
+  verb.add_option("MODEL", model,
+                  "A directory with config.json, a .gguf file, a name in the store (carat ls), or a hub id (owner/name)")
+      ->required();
+}
+
+void add_model_flags(CLI::App& verb, ModelFlags& flags) {
+  add_model_argument(verb, flags.model);
+  verb.add_option("--threads", flags.threads, "Threads; 0 takes one per physical core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  verb.add_option("--precision", flags.precision, "fast: integer dot products; exact: float32 throughout")
+      ->check(CLI::IsMember({"fast", "exact"}))
+      ->capture_default_str();
+  verb.add_option("--kv", flags.kv, "Format of cached keys and values (default: f16, and f32 with --precision exact)")
+      ->check(CLI::IsMember({"f32", "f16", "bf16"}));
+  verb.add_option("--chunk", flags.chunk, "Prompt tokens per forward; changes memory and speed, never the result")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+}
+
+void add_sampling_flags(CLI::App& verb, SamplingFlags& flags) {
+  const std::string group = "Sampling";
+  verb.add_option("--temperature,--temp", flags.temperature, "0 is greedy (default: the model's recommendation)")->group(group);
+  verb.add_flag("--greedy", flags.greedy, "Always the most probable token")->group(group);
+  verb.add_option("--top-k", flags.top_k, "Keep the k best tokens")->group(group);
+  verb.add_option("--top-p", flags.top_p, "Keep the best tokens up to this probability together")->group(group);
+  verb.add_option("--min-p", flags.min_p, "Drop tokens below this share of the best one's probability")->group(group);
+  verb.add_option("--xtc-probability", flags.xtc_probability, "How often to drop the top choices")->group(group);
+  verb.add_option("--xtc-threshold", flags.xtc_threshold, "Probability above which a token counts as a top choice")->group(group);
+  verb.add_option("--repetition-penalty", flags.repetition_penalty, "Divides the logits of recent tokens")->group(group);
+  verb.add_option("--repetition-context", flags.repetition_context, "How many tokens back (0: all)")->group(group);
+  verb.add_option("--presence-penalty", flags.presence_penalty, "Subtracted once for each recent token")->group(group);
+  verb.add_option("--presence-context", flags.presence_context, "How many tokens back (0: all)")->group(group);
+  verb.add_option("--frequency-penalty", flags.frequency_penalty, "Subtracted for each recent occurrence")->group(group);
+  verb.add_option("--frequency-context", flags.frequency_context, "How many tokens back (0: all)")->group(group);
+  verb.add_option("--logit-bias", flags.logit_bias, "ID:BIAS, added to that token's logit; may be repeated")->group(group);
+  verb.add_flag("--hlg", flags.hlg, "Tone curve over log-probabilities instead of the filters above")->group(group);
+  verb.add_option("--hlg-width", flags.hlg_width, "Where the curve's linear part ends")->group(group);
+  verb.add_option("--hlg-shoulder", flags.hlg_shoulder, "Softness of its upper end")->group(group);
+  verb.add_option("--hlg-toe", flags.hlg_toe, "Softness of its lower end")->group(group);
+  verb.add_option("--hlg-pivot-offset", flags.hlg_pivot_offset, "How far below the best token its middle lies")->group(group);
+  verb.add_option("--seed", flags.seed, "Same seed, same text (default: a fresh one)")->group(group);
+}
+
+SamplingParams SamplingFlags::resolve(SamplingParams p) const {
+  const auto set = [](auto& field, const auto& flag) {
+    if (flag) field = *flag;
+  };
+  set(p.temperature, temperature);
+  set(p.top_k, top_k);
+  set(p.top_p, top_p);
+  set(p.min_p, min_p);
+  set(p.xtc_probability, xtc_probability);
+  set(p.xtc_threshold, xtc_threshold);
+  set(p.repetition_penalty, repetition_penalty);
+  set(p.repetition_context, repetition_context);
+  set(p.presence_penalty, presence_penalty);
+  set(p.presence_context, presence_context);
+  set(p.frequency_penalty, frequency_penalty);
+  set(p.frequency_context, frequency_context);
+  p.hlg.enabled = hlg;
+  set(p.hlg.width, hlg_width);
+  set(p.hlg.shoulder, hlg_shoulder);
+  set(p.hlg.toe, hlg_toe);
+  set(p.hlg.pivot_offset, hlg_pivot_offset);
+  if (greedy) p.temperature = 0.0f;
+  for (const std::string& bias : logit_bias) {
+    int id = 0;
+    float value = 0.0f;
+    const char* end = bias.data() + bias.size();
+    const auto [colon, id_error] = std::from_chars(bias.data(), end, id);
+    if (id_error != std::errc() || colon == end || *colon != ':') fail("--logit-bias is \"{}\"; expected ID:BIAS", bias);
+    const auto [rest, value_error] = std::from_chars(colon + 1, end, value);
+    if (value_error != std::errc() || rest != end) fail("--logit-bias is \"{}\"; expected ID:BIAS", bias);
+    p.logit_bias.emplace_back(id, value);
+  }
+  if (seed) {
+    p.seed = *seed;
+  } else {
+    std::random_device device;
+    p.seed = (uint64_t{device()} << 32) | device();
+  }
+  return p;
+}
+
+void add_examples(CLI::App& verb, const std::string& examples) { verb.footer("Examples:\n" + examples); }
+
+std::string read_input(const std::string& path) {
+  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail("cannot open {}", path);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (file.bad()) fail("cannot read {}", path);
+  return text;
+}
+
+std::vector<int> parse_ids(const std::string& text, const std::string& origin) {
+  std::vector<int> ids;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  const auto separator = [](char c) { return c == ' ' || c == ',' || c == '\n' || c == '\r' || c == '\t'; };
+  while (true) {
+    while (at != end && separator(*at)) ++at;
+    if (at == end) break;
+    int id = 0;
+    const auto [next, error] = std::from_chars(at, end, id);
+    if (error != std::errc() || (next != end && !separator(*next))) {
+      const char* word = std::find_if(at, end, separator);
+      fail("{}: \"{}\" is not a token id", origin, std::string(at, std::min<const char*>(word, at + 40)));
+    }
+    ids.push_back(id);
+    at = next;
+  }
+  if (ids.empty()) fail("{}: no token ids", origin);
+  return ids;
+}
+
+}  // namespace carat

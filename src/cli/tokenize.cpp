@@ -1,0 +1,111 @@
+// carat tokenize and carat render: what a model is given.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "base/error.h"
+#include "chat/chat.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/store.h"
+#include "cli/options.h"
+#include "cli/verbs.h"
+#include "engine/prompt_format.h"
+#include "tokenizer/tokenizer.h"
+
+namespace carat {
+namespace {
+
+struct TokenizeFlags {
+  std::string model;
+  std::string text;
+  std::string file;
+  bool as_text = false;
+  bool bos = false;
+  bool json = false;
+};
+
+/// A tokenizer.json alone will do; anything else must be a model.
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
+  if (std::filesystem::path(name).extension() == ".json") return Tokenizer::from_json(name);
+  return Tokenizer::load(*Checkpoint::open(resolve_model(name)));
+}
+
+int tokenize(const TokenizeFlags& flags) {
+  const std::string text = !flags.file.empty() ? read_input(flags.file) : flags.text.empty() ? read_input("-") : flags.text;
+  const auto tokenizer = open_tokenizer(flags.model);
+  const auto specials = flags.as_text ? Tokenizer::Specials::kText : Tokenizer::Specials::kParse;
+  std::vector<int> ids = tokenizer->encode(text, specials);
+  if (flags.bos && (ids.empty() || ids.front() != tokenizer->bos_id())) ids.insert(ids.begin(), tokenizer->bos_id());
+  if (flags.json) {
+    Json pieces = Json::array();
+    for (const int id : ids) pieces.push_back(tokenizer->piece(id));
+    std::puts(Json{{"ids", ids}, {"pieces", pieces}}.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    return 0;
+  }
+  for (const int id : ids) fmt::print("{:>7}  {}\n", id, tokenizer->piece(id));
+  return 0;
+}
+
+struct RenderFlags {
+  std::string format;
+  std::string file;
+  std::string model;
+  std::string thinking = "default";
+  bool no_generation_prompt = false;
+};
+
+int render(const RenderFlags& flags) {
+  ChatFormat format = ChatFormat::kGemma4;
+  if (!flags.model.empty()) {
+    format = chat_format_of(*Checkpoint::open(resolve_model(flags.model)));
+  } else if (flags.format == "gemma3") {
+    format = ChatFormat::kGemma3;
+  } else if (flags.format == "gemma4-interleaved") {
+    format = ChatFormat::kGemma4Interleaved;
+  }
+  const Json request = Json::parse(read_input(flags.file), nullptr, false);
+  if (request.is_discarded()) fail("{} is not valid JSON", flags.file);
+  const bool whole = request.is_object();
+  if (whole && !request.contains("messages")) fail("{} has no \"messages\"", flags.file);
+  ChatOptions options;
+  if (flags.thinking != "default") options.enable_thinking = flags.thinking == "on";
+  options.add_generation_prompt = !flags.no_generation_prompt;
+  const std::string text =
+      render_chat(format, whole ? request["messages"] : request, whole ? request.value("tools", Json()) : Json(), options);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+void add_tokenize(CLI::App& app, Action& action) {
+  const auto flags = std::make_shared<TokenizeFlags>();
+  CLI::App* verb = app.add_subcommand("tokenize", "Show the tokens of a text");
+  verb->add_option("MODEL", flags->model, "A model, or a tokenizer.json")->required();
+  verb->add_option("TEXT", flags->text, "The text; read from standard input when left out");
+  verb->add_option("--file", flags->file, "Read the text from a file");
+  verb->add_flag("--as-text", flags->as_text, "Control tokens written in the text are ordinary text");
+  verb->add_flag("--bos", flags->bos, "Put the beginning-of-sequence token in front");
+  verb->add_flag("--json", flags->json, "As JSON: ids and pieces");
+  add_examples(*verb, "  carat tokenize gemma3-270m \"Hello, world\"\n"
+                      "  carat tokenize gemma3-270m --json --file notes.txt");
+  verb->callback([flags, &action] { action = [flags] { return tokenize(*flags); }; });
+}
+
+void add_render(CLI::App& app, Action& action) {
+  const auto flags = std::make_shared<RenderFlags>();
+  CLI::App* verb = app.add_subcommand("render", "Show the prompt text of a conversation");
+  verb->add_option("FILE", flags->file, "JSON: an array of messages, or {\"messages\": …, \"tools\": …} (\"-\": standard input)")
+      ->required();
+  CLI::Option_group* format = verb->add_option_group("format");
+  format->add_option("--format", flags->format, "The turn format")->check(CLI::IsMember({"gemma3", "gemma4", "gemma4-interleaved"}));
+  format->add_option("--model", flags->model, "The turn format of this model");
+  format->require_option(1);
+  verb->add_option("--thinking", flags->thinking, "on, off or default")->check(CLI::IsMember({"on", "off", "default"}));
+  verb->add_flag("--no-generation-prompt", flags->no_generation_prompt, "Do not open the model's turn at the end");
+  add_examples(*verb, "  carat render --format gemma4 conversation.json\n"
+                      "  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | carat render --model gemma3-270m -");
+  verb->callback([flags, &action] { action = [flags] { return render(*flags); }; });
+}
+
+}  // namespace carat

@@ -1,0 +1,7 @@
+#include "cli/version.h"
+
+namespace carat {
+
+std::string version() { return CARAT_VERSION; }
+
+}  // namespace carat
