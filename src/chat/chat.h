@@ -20,9 +20,9 @@ enum class ChatFormat : uint8_t {
 };
 
 struct ChatOptions {
-  std::optional<bool> enable_thinking;  // nullopt: the template's own default (off)
+  std::optional<bool> enable_thinking = {};  // nullopt: the template's own default (off)
   bool add_generation_prompt = true;
-  std::optional<bool> preserve_thinking;  // where the template knows it: none of the three formats does
+  std::optional<bool> preserve_thinking = {};  // where the template knows it: none of the three formats does
 };
 
 /// The format of a checkpoint that ships `template_text` (empty when it ships none). `gemma4` tells the family, which

@@ -24,20 +24,19 @@ std::string float_text(double value) {
   int exponent = 0;
   std::from_chars(text.data() + e + (text[e + 1] == '+' ? 2 : 1), text.data() + text.size(), exponent);
 
-  std::string out = std::signbit(value) ? "-" : "";
   const int count = static_cast<int>(digits.size());
+  std::string out;
   if (exponent < -4 || exponent >= 16) {
-    out += digits[0];
-    if (count > 1) out += "." + digits.substr(1);
-    out += fmt::format("e{}{:02}", exponent < 0 ? '-' : '+', std::abs(exponent));
+    const std::string fraction = count > 1 ? fmt::format(".{}", digits.substr(1)) : std::string();
+    out = fmt::format("{}{}e{}{:02}", digits[0], fraction, exponent < 0 ? '-' : '+', std::abs(exponent));
   } else if (exponent < 0) {
-    out += "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+    out = fmt::format("0.{:0<{}}{}", "", -exponent - 1, digits);
   } else if (count <= exponent + 1) {
-    out += digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
+    out = fmt::format("{:0<{}}.0", digits, exponent + 1);
   } else {
-    out += digits.substr(0, static_cast<size_t>(exponent + 1)) + "." + digits.substr(static_cast<size_t>(exponent + 1));
+    out = digits.insert(static_cast<size_t>(exponent + 1), 1, '.');
   }
-  return out;
+  return std::signbit(value) ? fmt::format("-{}", out) : out;
 }
 
 /// repr(str)

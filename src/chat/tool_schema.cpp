@@ -56,10 +56,9 @@ std::string item_fields(const Json& items, bool interleaved) {
   for (const auto& [key, value] : jinja::dictsort(items)) {
     if (value->is_null()) continue;
     if (!out.empty()) out += ',';
-    out += key;
-    out += ':';
+    out += fmt::format("{}:", key);
     if (key == "properties") {
-      out += "{" + parameters(*value, interleaved) + "}";
+      out += fmt::format("{{{}}}", parameters(*value, interleaved));
     } else if (key == "required") {
       out += quoted_list(value);
     } else if (key == "type") {
