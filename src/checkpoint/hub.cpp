@@ -190,10 +190,16 @@ void with_retries(const Say& say, const Attempt& attempt, const Progressed& prog
   }
 }
 
-/// The digest that the reply itself names: X-Linked-Etag for large files, ETag otherwise.
-std::string digest_of(const HttpReply& reply) {
+/// The digest that the hub itself names while it answers: X-Linked-Etag for large files, its ETag otherwise. The ETag
+/// of a content server that it redirects to means something else.
+std::string digest_of(const HttpReply& reply, const std::string& endpoint) {
   const auto linked = reply.linked.find("x-linked-etag");
-  std::string tag = linked != reply.linked.end() ? linked->second : reply.header("etag");
+  std::string tag;
+  if (linked != reply.linked.end()) {
+    tag = linked->second;
+  } else if (url_origin(reply.url) == url_origin(endpoint)) {
+    tag = reply.header("etag");
+  }
   if (tag.starts_with("W/")) tag.erase(0, 2);
   if (tag.size() >= 2 && tag.front() == '"' && tag.back() == '"') tag = tag.substr(1, tag.size() - 2);
   return is_hex(tag, 64) || is_hex(tag, 40) ? tag : std::string();
@@ -220,7 +226,8 @@ HubListing parse_hub_listing(std::string_view json, std::string_view origin) {
       const bool large = sibling.contains("lfs") && sibling["lfs"].is_object();
       const Json& size = (large ? sibling["lfs"] : sibling).at("size");
       if (!size.is_number_unsigned() || size.get<uint64_t>() > kFileLimit) {
-        fail("{} lists {} with the impossible size {}", origin, file.path, size.dump());
+        fail("{} lists {} with the impossible size {}", origin, file.path,
+             size.is_primitive() ? size.dump() : size.type_name());
       }
       file.size = size.get<uint64_t>();
       if (large) {
@@ -318,7 +325,7 @@ void Hub::download(const HubId& id, const std::string& commit, const HubFile& fi
       HttpRequest request{
           .url = url, .token = token_, .token_url = endpoint_, .offset = offset, .on_start = {}, .on_body = {}};
       request.on_start = [&](const HttpReply& reply) {
-        const std::string told = digest_of(reply);
+        const std::string told = digest_of(reply, endpoint_);
         if (digest.empty()) digest = told;
         if (told.size() == digest.size() && told != digest) {
           fail("{}: the listing says {}, the download {}: it changed meanwhile, try again", what, digest, told);

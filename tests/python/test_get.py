@@ -37,6 +37,8 @@ class FakeHub:
         self.corrupt = set()
         self.redirect_to = None  # another hub's address, for files
         self.need_token = False
+        self.tags = {}  # file name -> ETag of its answer
+        self.hide_blob_ids = False
         self.ignore_range = False
         self.fail_next = []  # statuses to answer with before anything else
         hub = self
@@ -68,7 +70,8 @@ class FakeHub:
         siblings = []
         for name, data in files.items():
             item = {"rfilename": name, "size": len(data)}
-            item["blobId"] = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+            if not self.hide_blob_ids:
+                item["blobId"] = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
             if name.endswith(large):
                 item["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
             siblings.append(item)
@@ -118,6 +121,8 @@ class FakeHub:
         else:
             handler.send_response(200)
         handler.send_header("Content-Length", str(len(data) - start))
+        if name in self.tags:
+            handler.send_header("ETag", f'"{self.tags[name]}"')
         handler.end_headers()
         rest = data[start:]
         if name in self.stall:
@@ -290,6 +295,27 @@ def test_wrong_checksum_is_refused(hub, get, name):
     assert get("maker/tiny").returncode == 0
 
 
+def test_checksum_of_the_answer_serves_where_the_listing_has_none(hub, get):
+    hub.hide_blob_ids = True
+    missing = get("maker/tiny")
+    assert missing.returncode != 0 and "no checksum" in missing.stderr
+    hub.tags = {n: hashlib.sha1(b"blob %d\0" % len(d) + d).hexdigest() for n, d in SAFETENSORS.items()}
+    for name in SAFETENSORS:
+        if name.endswith(".safetensors"):
+            del hub.tags[name]
+    hub.tags["tokenizer.json"] = 40 * "0"
+    wrong = get("maker/tiny")
+    assert wrong.returncode != 0 and "tokenizer.json is damaged" in wrong.stderr
+    hub.tags["tokenizer.json"] = hashlib.sha1(b"blob 70001\0" + SAFETENSORS["tokenizer.json"]).hexdigest()
+    assert get("maker/tiny").returncode == 0
+
+
+def test_changed_while_downloading(hub, get):
+    hub.tags["model-00001-of-00002.safetensors"] = 64 * "0"
+    done = get("maker/tiny")
+    assert done.returncode != 0 and "changed meanwhile" in done.stderr
+
+
 def test_server_errors_are_tried_again(hub, get):
     hub.fail_next = [503, 429]
     done = get("maker/tiny")
@@ -327,6 +353,7 @@ def test_token_stays_with_its_host(hub, get):
     other = FakeHub()
     try:
         other.add("maker/tiny", SAFETENSORS)
+        other.tags = {name: 64 * "e" for name in NEEDED}  # a content server's own idea of a tag
         hub.redirect_to = other.address
         hub.need_token = True
         done = get("maker/tiny", HF_TOKEN=TOKEN)
