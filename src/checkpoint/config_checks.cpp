@@ -1,7 +1,5 @@
 #include "checkpoint/config_checks.h"
 
-#include <cmath>
-
 #include "base/error.h"
 
 namespace carat {
@@ -16,13 +14,16 @@ void check_range(std::string_view origin, std::string_view what, int64_t value, 
   if (value < least || value > most) fail("{}: {} is {}, expected {} to {}", origin, what, value, least, most);
 }
 
+/// NaN is in no range.
+void check_number(std::string_view origin, std::string_view what, double value, double least, double most) {
+  if (!(value >= least && value <= most)) fail("{}: {} is {}, expected {} to {}", origin, what, value, least, most);
+}
+
 void check_rope(std::string_view origin, std::string_view kind, const RopeConfig& rope) {
-  if (!(rope.theta > 0) || !std::isfinite(rope.theta)) {
-    fail("{}: the RoPE base of {} layers is {}, expected a positive number", origin, kind, rope.theta);
-  }
-  if (!(rope.factor > 0) || !std::isfinite(rope.factor)) {
-    fail("{}: the RoPE scaling factor of {} layers is {}, expected a positive number", origin, kind, rope.factor);
-  }
+  using Limits = ConfigLimits;
+  check_number(origin, fmt::format("the RoPE base of {} layers", kind), rope.theta, Limits::kTiny, Limits::kHuge);
+  check_number(origin, fmt::format("the RoPE scaling factor of {} layers", kind), rope.factor, Limits::kTiny,
+               Limits::kHuge);
   if (!(rope.partial > 0) || rope.partial > 1) {
     fail("{}: the partial rotary factor of {} layers is {}, expected more than 0 and at most 1", origin, kind,
          rope.partial);
@@ -98,14 +99,10 @@ void check_config(const ModelConfig& config, std::string_view origin) {
   check_sharing(config, origin);
   check_rope(origin, "sliding", config.rope_sliding);
   check_rope(origin, "full", config.rope_full);
-  if (!(config.norm_eps > 0) || config.norm_eps > 1) {
-    fail("{}: the epsilon of the norms is {}, expected a small positive number", origin, config.norm_eps);
-  }
-  if (!(config.attention_scale > 0) || !std::isfinite(config.attention_scale)) {
-    fail("{}: the attention scale is {}, expected a positive number", origin, config.attention_scale);
-  }
-  if (config.final_softcap && (!(*config.final_softcap > 0) || !std::isfinite(*config.final_softcap))) {
-    fail("{}: the final softcap is {}, expected a positive number", origin, *config.final_softcap);
+  check_number(origin, "the epsilon of the norms", config.norm_eps, ConfigLimits::kLeastEps, 1);
+  check_number(origin, "the attention scale", config.attention_scale, ConfigLimits::kTiny, ConfigLimits::kHuge);
+  if (config.final_softcap) {
+    check_number(origin, "the final softcap", *config.final_softcap, ConfigLimits::kTiny, ConfigLimits::kHuge);
   }
   if (config.pli_width != 0) {
     check_range(origin, "the width of the per-layer inputs", config.pli_width, 1, ConfigLimits::kHidden);

@@ -19,6 +19,10 @@ struct ConfigLimits {
   static constexpr int64_t kVocab = 1 << 26;
   static constexpr int64_t kPositions = 1 << 30;
   static constexpr int64_t kExperts = 1 << 16;
+  // Bounds of real numbers that only need to be sane.
+  static constexpr double kTiny = 1e-9;
+  static constexpr double kHuge = 1e18;
+  static constexpr double kLeastEps = 1e-20;
   static constexpr int64_t kTokenId = (int64_t{1} << 31) - 1;
 };
 

@@ -14,7 +14,6 @@ namespace {
 using Limits = ConfigLimits;
 
 constexpr std::string_view kSupported = "gemma4, gemma4_text, gemma4_unified, gemma4_unified_text, gemma3, gemma3_text";
-constexpr double kHuge = 1e18;  // for numbers that only need to be sane
 
 /// Values that transformers' Gemma3TextConfig fills in. Google's multimodal Gemma 3 files (4B, 12B, 27B) leave out of
 /// text_config whatever equals them, so for those files, and only for those, a missing field means this value.
@@ -70,22 +69,11 @@ Family family_of(const JsonObject& fields) {
   fail("{} is '{}', supported are {}", fields.where("model_type"), type, kSupported);
 }
 
-void append_ids(const JsonObject& fields, std::string_view key, std::vector<int>& ids) {
-  const auto element = fields.find(key);
-  if (!element) return;
-  const auto add = [&](simdjson::dom::element item) {
-    int64_t id = 0;
-    if (item.get(id) != simdjson::SUCCESS || id < 0 || id > Limits::kTokenId) {
-      fail("{} holds {}, expected token ids", fields.where(key), describe(item));
-    }
-    if (std::find(ids.begin(), ids.end(), narrow(id)) == ids.end()) ids.push_back(narrow(id));
-  };
-  simdjson::dom::array list;
-  if (element->get(list) != simdjson::SUCCESS) {
-    add(*element);
-    return;
+/// Appends the ids that are not there yet.
+void append_ids(const JsonObject& fields, std::vector<int>& ids) {
+  for (const int id : fields.token_ids("eos_token_id")) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
   }
-  for (const auto item : list) add(item);
 }
 
 /// Things that would change the arithmetic and that neither family has.
@@ -149,7 +137,7 @@ std::vector<LayerKind> layer_kinds(const Source& source, Family family, int laye
 /// One entry of rope_parameters.
 RopeConfig read_rope(const JsonObject& fields) {
   RopeConfig rope;
-  rope.theta = fields.number("rope_theta", 1e-6, kHuge);
+  rope.theta = fields.number("rope_theta", Limits::kTiny, Limits::kHuge);
   const std::string_view type = fields.string("rope_type");
   if (type == "proportional") {
     rope.type = RopeConfig::Type::kProportional;
@@ -163,13 +151,13 @@ RopeConfig read_rope(const JsonObject& fields) {
     fail("{} is '{}', supported are default, linear and proportional", fields.where("rope_type"), type);
   }
   if (type == "default") {
-    if (fields.maybe_number("factor", 0, kHuge).value_or(1.0) != 1.0) {
+    if (fields.maybe_number("factor", 0, Limits::kHuge).value_or(1.0) != 1.0) {
       fail("{} is not 1, which rope_type 'default' does not support", fields.where("factor"));
     }
   } else if (type == "linear") {
-    rope.factor = fields.number("factor", 1e-6, kHuge);
+    rope.factor = fields.number("factor", Limits::kTiny, Limits::kHuge);
   } else {
-    rope.factor = fields.maybe_number("factor", 1e-6, kHuge).value_or(1.0);
+    rope.factor = fields.maybe_number("factor", Limits::kTiny, Limits::kHuge).value_or(1.0);
   }
   return rope;
 }
@@ -186,7 +174,8 @@ void read_rope_parameters(const JsonObject& parameters, ModelConfig& config) {
 void read_gemma3_rope(const Source& source, ModelConfig& config) {
   const JsonObject& text = source.text;
   const auto base = [&](std::string_view key, double missing) {
-    return source.nested ? text.maybe_number(key, 1e-6, kHuge).value_or(missing) : text.number(key, 1e-6, kHuge);
+    return source.nested ? text.maybe_number(key, Limits::kTiny, Limits::kHuge).value_or(missing)
+                         : text.number(key, Limits::kTiny, Limits::kHuge);
   };
   config.rope_full.theta = base("rope_theta", gemma3_defaults::kTheta);
   config.rope_sliding.theta = base("rope_local_base_freq", gemma3_defaults::kLocalTheta);
@@ -196,21 +185,21 @@ void read_gemma3_rope(const Source& source, ModelConfig& config) {
   if (!type) type = scaling->string("type");
   if (*type == "default") return;
   if (*type != "linear") fail("{} is '{}', supported are default and linear", scaling->where("rope_type"), *type);
-  config.rope_full.factor = scaling->number("factor", 1e-6, kHuge);
+  config.rope_full.factor = scaling->number("factor", Limits::kTiny, Limits::kHuge);
 }
 
 void read_common(const Source& source, ModelConfig& config) {
   const JsonObject& text = source.text;
   config.model_type = source.top.string("model_type");
   config.hidden = required(text, "hidden_size", Limits::kHidden);
-  const auto softcap = text.maybe_number("final_logit_softcapping", 0, kHuge);
+  const auto softcap = text.maybe_number("final_logit_softcapping", 0, Limits::kHuge);
   if (softcap && *softcap > 0) config.final_softcap = softcap;
   // Every published Gemma is tied, and older Gemma 3 files do not say so; an untied one always states it.
   auto tied = text.maybe_boolean("tie_word_embeddings");
   if (source.nested && !tied) tied = source.top.maybe_boolean("tie_word_embeddings");
   config.tied_head = tied.value_or(true);
-  append_ids(source.top, "eos_token_id", config.eos_ids);
-  if (source.nested) append_ids(text, "eos_token_id", config.eos_ids);
+  append_ids(source.top, config.eos_ids);
+  if (source.nested) append_ids(text, config.eos_ids);
   // Nested Gemma 3 files leave it out; it is 2 in every Gemma.
   auto bos = text.maybe_integer("bos_token_id", 0, Limits::kTokenId);
   if (source.nested && !bos) bos = source.top.maybe_integer("bos_token_id", 0, Limits::kTokenId);
@@ -231,8 +220,9 @@ void parse_gemma3(const Source& source, ModelConfig& config) {
   config.heads = integer("num_attention_heads", Limits::kHeads, defaults::kHeads);
   config.vocab = integer("vocab_size", Limits::kVocab, defaults::kVocab);
   config.max_positions = integer("max_position_embeddings", Limits::kPositions, defaults::kPositions);
-  config.norm_eps = number("rms_norm_eps", 1e-20, 1, defaults::kEps);
-  config.attention_scale = 1 / std::sqrt(number("query_pre_attn_scalar", 1e-6, kHuge, defaults::kQueryScalar));
+  config.norm_eps = number("rms_norm_eps", Limits::kLeastEps, 1, defaults::kEps);
+  config.attention_scale =
+      1 / std::sqrt(number("query_pre_attn_scalar", Limits::kTiny, Limits::kHuge, defaults::kQueryScalar));
   config.norm_plus_one = true;
   config.mlp_width.assign(layers, width);
 
@@ -316,7 +306,7 @@ void parse_gemma4(const Source& source, ModelConfig& config) {
   config.heads = required(text, "num_attention_heads", Limits::kHeads);
   config.vocab = required(text, "vocab_size", Limits::kVocab);
   config.max_positions = required(text, "max_position_embeddings", Limits::kPositions);
-  config.norm_eps = text.number("rms_norm_eps", 1e-20, 1);
+  config.norm_eps = text.number("rms_norm_eps", Limits::kLeastEps, 1);
   if (!text.stated("final_logit_softcapping")) {
     fail("{} is missing (null would mean none)", text.where("final_logit_softcapping"));
   }

@@ -1,6 +1,7 @@
 #include "checkpoint/gguf_config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -182,12 +183,19 @@ void read_rope_freqs(const GgufFile& file, const GgufTensor& tensor, int head_di
   if (std::floor(rope.partial * head_dim) < 2.0 * live) rope.partial = std::nextafter(rope.partial, 2.0);
 }
 
+/// GGUF stores float32, in which 1e-6 is 9.99999997e-7; config.json means the decimal number. What from_chars cannot
+/// represent stays as it is and meets the checks.
+double decimal(double value) {
+  const std::string text = fmt::format("{:.7g}", value);
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
 void read_common(const Keys& keys, const GgufTensors& tensors, ModelConfig& config) {
   const GgufFile& file = keys.file();
   config.hidden = keys.integer("embedding_length", Limits::kHidden);
   config.max_positions = keys.integer("context_length", Limits::kPositions);
-  // Through float32, in which GGUF stores it, 1e-6 would become 9.99999997e-7; config.json means the decimal number.
-  config.norm_eps = std::stod(fmt::format("{:.7g}", keys.real("attention.layer_norm_rms_epsilon")));
+  config.norm_eps = decimal(keys.real("attention.layer_norm_rms_epsilon"));
   const GgufTensor& embeddings = required_tensor(file, tensors, "token_embd.weight");
   if (embeddings.shape.size() != 2 || embeddings.shape[0] > Limits::kVocab) {
     fail("{}: tensor 'token_embd.weight' is not a table of tokens", file.origin());
@@ -196,7 +204,7 @@ void read_common(const Keys& keys, const GgufTensors& tensors, ModelConfig& conf
   config.tied_head = !tensors.contains("output.weight");
   config.window = keys.count("attention.sliding_window", Limits::kPositions);
   const auto softcap = file.real(keys.full("final_logit_softcapping"));
-  if (softcap && *softcap > 0) config.final_softcap = softcap;
+  if (softcap && *softcap != 0) config.final_softcap = softcap;
   config.rope_full.theta = keys.real("rope.freq_base");
   config.rope_full.factor = rope_factor(keys);
   config.rope_sliding.theta = file.real(keys.full("rope.freq_base_swa")).value_or(kSlidingBase);

@@ -1,6 +1,7 @@
 #include "checkpoint/json.h"
 
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 
@@ -99,6 +100,26 @@ std::optional<simdjson::dom::array> JsonObject::maybe_array(std::string_view key
   simdjson::dom::array value;
   if (element->get(value) != simdjson::SUCCESS) wrong(key, *element, "an array");
   return value;
+}
+
+std::vector<int> JsonObject::token_ids(std::string_view key) const {
+  std::vector<int> ids;
+  const auto element = find(key);
+  if (!element) return ids;
+  const auto add = [&](Element item) {
+    int64_t id = 0;
+    if (item.get(id) != simdjson::SUCCESS || id < 0 || id > std::numeric_limits<int>::max()) {
+      fail("{} holds {}, expected token ids", where(key), describe(item));
+    }
+    ids.push_back(static_cast<int>(id));
+  };
+  simdjson::dom::array list;
+  if (element->get(list) != simdjson::SUCCESS) {
+    add(*element);
+  } else {
+    for (const auto item : list) add(item);
+  }
+  return ids;
 }
 
 int64_t JsonObject::integer(std::string_view key, int64_t least, int64_t most) const {

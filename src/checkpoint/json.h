@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace carat {
 
@@ -38,6 +39,8 @@ class JsonObject {
   std::optional<std::string_view> maybe_string(std::string_view key) const;
   std::optional<JsonObject> maybe_object(std::string_view key) const;
   std::optional<simdjson::dom::array> maybe_array(std::string_view key) const;
+  /// Token ids, written as one number or as a list; none when absent.
+  std::vector<int> token_ids(std::string_view key) const;
 
   /// "file: field 'text_config.head_dim'" for error messages.
   std::string where(std::string_view key) const;

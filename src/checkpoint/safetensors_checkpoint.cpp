@@ -24,6 +24,7 @@ struct Module {
   const SafeTensor* scales = nullptr;
   const SafeTensor* biases = nullptr;
   const SafetensorsFile* file = nullptr;  // of the weight, for messages
+  size_t listed = 0;                      // its place in the list of tensors
 };
 
 std::string shape_text(const std::vector<int64_t>& shape) {
@@ -230,7 +231,7 @@ void add_module(CheckpointContents& contents, const Module& module, const MlxQua
     if (module.scales != nullptr) info.bytes += module.scales->bytes.size();
     if (module.biases != nullptr) info.bytes += module.biases->bytes.size();
   }
-  contents.tensors.push_back(std::move(info));
+  contents.tensors[module.listed] = std::move(info);
 }
 
 void add_unused(CheckpointContents& contents, const SafeTensor& tensor) {
@@ -255,7 +256,7 @@ std::vector<Module> collect(CheckpointContents& contents, const SafetensorsSet& 
       add_unused(contents, *tensor);
       continue;
     }
-    Module module{name.path, name.canonical, {}, nullptr, nullptr, nullptr, file};
+    Module module{name.path, name.canonical, {}, nullptr, nullptr, nullptr, file, contents.tensors.size()};
     if (!find_known_tensor(contents.config, name.canonical, module.known)) {
       if (name.canonical.starts_with("layers.")) {
         fail("{}: tensor '{}' is not part of a {} model with this config", file->origin(), tensor->name,
@@ -265,7 +266,10 @@ std::vector<Module> collect(CheckpointContents& contents, const SafetensorsSet& 
       continue;
     }
     const auto [at, added] = index.emplace(name.canonical, modules.size());
-    if (added) modules.push_back(std::move(module));
+    if (added) {
+      modules.push_back(std::move(module));
+      contents.tensors.emplace_back();  // filled by add_module, which knows all parts
+    }
     Module& target = modules[at->second];
     if (target.path != name.path) {
       fail("{}: tensor '{}' means the same as '{}'", file->origin(), tensor->name, target.path);

@@ -13,25 +13,6 @@ namespace {
 
 // The largest real one, a tokenizer_config.json with all its added tokens, has 1.2 MB.
 constexpr size_t kMostBytes = 64 << 20;
-constexpr int64_t kMostId = std::numeric_limits<int>::max();
-
-void append_ids(const JsonObject& fields, std::string_view key, std::vector<int>& ids) {
-  const auto element = fields.find(key);
-  if (!element) return;
-  const auto add = [&](simdjson::dom::element item) {
-    int64_t id = 0;
-    if (item.get(id) != simdjson::SUCCESS || id < 0 || id > kMostId) {
-      fail("{} holds {}, expected token ids", fields.where(key), describe(item));
-    }
-    ids.push_back(static_cast<int>(id));
-  };
-  simdjson::dom::array list;
-  if (element->get(list) != simdjson::SUCCESS) {
-    add(*element);
-    return;
-  }
-  for (const auto item : list) add(item);
-}
 
 /// A token is written as its text or as an object that holds it.
 std::optional<std::string_view> token_text(const JsonObject& fields, std::string_view key) {
@@ -74,10 +55,11 @@ void read_side_files(const std::filesystem::path& directory, std::vector<int>& s
   if (std::filesystem::exists(generation)) {
     const JsonDocument document(read_small_file(generation), generation.string());
     const JsonObject fields = document.root();
-    append_ids(fields, "eos_token_id", stop_ids);
+    const auto ids = fields.token_ids("eos_token_id");
+    stop_ids.insert(stop_ids.end(), ids.begin(), ids.end());
     sampling.temperature = fields.maybe_number("temperature", 0, 1e6);
     sampling.top_p = fields.maybe_number("top_p", 0, 1);
-    const auto top_k = fields.maybe_integer("top_k", 0, kMostId);
+    const auto top_k = fields.maybe_integer("top_k", 0, std::numeric_limits<int>::max());
     if (top_k) sampling.top_k = static_cast<int>(*top_k);
   }
   const auto tokenizer = directory / "tokenizer_config.json";

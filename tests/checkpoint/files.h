@@ -211,11 +211,10 @@ std::string error_of(const Action& action) {
   return "";
 }
 
-#define EXPECT_ERROR(action, part) \
-  EXPECT_PRED_FORMAT2(::carat::testing::contains_sentence, (::carat::testing::error_of([&] { (void)(action); })), part)
-
-inline ::testing::AssertionResult contains_sentence(const char*, const char*, const std::string& sentence,
-                                                    const std::string& part) {
+/// That `action` throws an Error whose sentence has `part` in it.
+template <typename Action>
+::testing::AssertionResult fails(const Action& action, const std::string& part) {
+  const std::string sentence = error_of(action);
   if (sentence.empty()) return ::testing::AssertionFailure() << "no error, expected one with \"" << part << "\"";
   if (sentence.find(part) == std::string::npos) {
     return ::testing::AssertionFailure() << "the error is \"" << sentence << "\", expected \"" << part << "\" in it";

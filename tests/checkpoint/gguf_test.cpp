@@ -92,25 +92,25 @@ TEST(Gguf, HonoursTheAlignmentOfTheFile) {
     GgufBuilder wrong;
     wrong.u32("general.alignment", alignment);
     const Bytes lie = wrong.build();
-    EXPECT_ERROR(parse(lie), "general.alignment");
+    EXPECT_TRUE(testing::fails([&] { parse(lie); }, "general.alignment"));
   }
 }
 
 TEST(Gguf, AccessWithAnotherTypeIsASentence) {
   const Bytes bytes = sample().build();
   const auto file = parse(bytes);
-  EXPECT_ERROR(file->integer("a.f32"), "'a.f32' is of type f32, expected an integer");
-  EXPECT_ERROR(file->real("a.u32"), "expected a floating-point number");
-  EXPECT_ERROR(file->boolean("a.u32"), "expected a bool");
-  EXPECT_ERROR(file->string("a.u32"), "expected a string");
-  EXPECT_ERROR(file->integers("a.floats"), "is an array of f32, expected an array of integers");
-  EXPECT_ERROR(file->floats("a.u32"), "expected an array of floating-point numbers");
-  EXPECT_ERROR(file->strings("a.integers"), "is an array of i32, expected an array of strings");
+  EXPECT_TRUE(testing::fails([&] { file->integer("a.f32"); }, "'a.f32' is of type f32, expected an integer"));
+  EXPECT_TRUE(testing::fails([&] { file->real("a.u32"); }, "expected a floating-point number"));
+  EXPECT_TRUE(testing::fails([&] { file->boolean("a.u32"); }, "expected a bool"));
+  EXPECT_TRUE(testing::fails([&] { file->string("a.u32"); }, "expected a string"));
+  EXPECT_TRUE(testing::fails([&] { file->integers("a.floats"); }, "is an array of f32, expected an array of integers"));
+  EXPECT_TRUE(testing::fails([&] { file->floats("a.u32"); }, "expected an array of floating-point numbers"));
+  EXPECT_TRUE(testing::fails([&] { file->strings("a.integers"); }, "is an array of i32, expected an array of strings"));
 }
 
 TEST(Gguf, RefusesWhatIsNoGguf) {
-  EXPECT_ERROR(parse(testing::to_bytes("GGML and more of it")), "not a GGUF file");
-  EXPECT_ERROR(parse({}), "the file ends inside the magic number");
+  EXPECT_TRUE(testing::fails([&] { parse(testing::to_bytes("GGML and more of it")); }, "not a GGUF file"));
+  EXPECT_TRUE(testing::fails([&] { parse({}); }, "the file ends inside the magic number"));
   for (const uint32_t version : {0u, 1u, 4u}) {
     GgufBuilder builder;
     builder.version = version;
@@ -120,18 +120,18 @@ TEST(Gguf, RefusesWhatIsNoGguf) {
   GgufBuilder big_endian;
   big_endian.version = 0x03000000;
   const Bytes bytes = big_endian.build();
-  EXPECT_ERROR(parse(bytes), "big-endian");
+  EXPECT_TRUE(testing::fails([&] { parse(bytes); }, "big-endian"));
 }
 
 TEST(Gguf, RefusesDuplicates) {
   GgufBuilder keys;
   keys.u32("a", 1);
   keys.u32("a", 1);
-  EXPECT_ERROR(parse(keys.build()), "'a' occurs twice");
+  EXPECT_TRUE(testing::fails([&] { parse(keys.build()); }, "'a' occurs twice"));
   GgufBuilder tensors;
   tensors.tensor("t", {1}, 0, Bytes(4));
   tensors.tensor("t", {1}, 0, Bytes(4));
-  EXPECT_ERROR(parse(tensors.build()), "'t' occurs twice");
+  EXPECT_TRUE(testing::fails([&] { parse(tensors.build()); }, "'t' occurs twice"));
 }
 
 /// A header with counts of its own choice and nothing behind it.
@@ -145,36 +145,36 @@ Bytes bare_header(uint64_t tensors, uint64_t keys) {
 
 TEST(Gguf, LyingCountsAllocateNothing) {
   constexpr uint64_t kHuge = ~uint64_t{0};
-  EXPECT_ERROR(parse(bare_header(kHuge, 0)), "tensors, more than the file holds");
-  EXPECT_ERROR(parse(bare_header(0, kHuge)), "metadata values, more than the file holds");
+  EXPECT_TRUE(testing::fails([&] { parse(bare_header(kHuge, 0)); }, "tensors, more than the file holds"));
+  EXPECT_TRUE(testing::fails([&] { parse(bare_header(0, kHuge)); }, "metadata values, more than the file holds"));
   for (const uint32_t element : {0u, 4u, 8u, 10u}) {
     GgufBuilder builder;
     Bytes array;
     append_value<uint32_t>(array, element);
     append_value<uint64_t>(array, kHuge / 4);
     builder.raw("a", 9, array);
-    EXPECT_ERROR(parse(builder.build()), "more than the rest of the file holds");
+    EXPECT_TRUE(testing::fails([&] { parse(builder.build()); }, "more than the rest of the file holds"));
   }
   GgufBuilder builder;
   Bytes text;
   append_value<uint64_t>(text, kHuge);
   builder.raw("a", 8, text);
-  EXPECT_ERROR(parse(builder.build()), "the file ends inside the metadata value 'a'");
+  EXPECT_TRUE(testing::fails([&] { parse(builder.build()); }, "the file ends inside the metadata value 'a'"));
 }
 
 TEST(Gguf, RefusesTypesThatDoNotExist) {
   GgufBuilder value;
   value.raw("a", 13, Bytes(8));
-  EXPECT_ERROR(parse(value.build()), "value type 13");
+  EXPECT_TRUE(testing::fails([&] { parse(value.build()); }, "value type 13"));
   GgufBuilder nested;
   Bytes array;
   append_value<uint32_t>(array, 9);
   append_value<uint64_t>(array, 0);
   nested.raw("a", 9, array);
-  EXPECT_ERROR(parse(nested.build()), "array of arrays");
+  EXPECT_TRUE(testing::fails([&] { parse(nested.build()); }, "array of arrays"));
   GgufBuilder tensor;
   tensor.tensor("t", {1}, 99, Bytes(4));
-  EXPECT_ERROR(parse(tensor.build()), "tensor 't' has type number 99");
+  EXPECT_TRUE(testing::fails([&] { parse(tensor.build()); }, "tensor 't' has type number 99"));
 }
 
 TEST(Gguf, RefusesShapesThatLie) {
@@ -183,13 +183,13 @@ TEST(Gguf, RefusesShapesThatLie) {
     builder.tensor("t", std::move(shape), type, Bytes(64));
     return builder.build();
   };
-  EXPECT_ERROR(parse(with_shape({}, 0)), "has 0 dimensions");
-  EXPECT_ERROR(parse(with_shape({1, 1, 1, 1, 1}, 0)), "has 5 dimensions");
-  EXPECT_ERROR(parse(with_shape({0}, 0)), "dimension 0 of tensor 't' is 0");
-  EXPECT_ERROR(parse(with_shape({int64_t{1} << 62, 16}, 0)), "overflows");
-  EXPECT_ERROR(parse(with_shape({int64_t{1} << 62}, 0)), "overflows");
-  EXPECT_ERROR(parse(with_shape({2, 33}, 8)), "rows of tensor 't' have 33 values");
-  EXPECT_ERROR(parse(with_shape({17}, 0)), "reaches beyond the 64 bytes");
+  EXPECT_TRUE(testing::fails([&] { parse(with_shape({}, 0)); }, "has 0 dimensions"));
+  EXPECT_TRUE(testing::fails([&] { parse(with_shape({1, 1, 1, 1, 1}, 0)); }, "has 5 dimensions"));
+  EXPECT_TRUE(testing::fails([&] { parse(with_shape({0}, 0)); }, "dimension 0 of tensor 't' is 0"));
+  EXPECT_TRUE(testing::fails([&] { parse(with_shape({int64_t{1} << 62, 16}, 0)); }, "overflows"));
+  EXPECT_TRUE(testing::fails([&] { parse(with_shape({int64_t{1} << 62}, 0)); }, "overflows"));
+  EXPECT_TRUE(testing::fails([&] { parse(with_shape({2, 33}, 8)); }, "rows of tensor 't' have 33 values"));
+  EXPECT_TRUE(testing::fails([&] { parse(with_shape({17}, 0)); }, "reaches beyond the 64 bytes"));
   EXPECT_EQ(error_of([&] { parse(with_shape({16}, 0)); }), "");
 }
 
@@ -201,10 +201,10 @@ TEST(Gguf, TensorOffsetsMustBeAlignedAndInside) {
   constexpr size_t offset_at = 24 + (8 + 5) + 4 + 8 + 4;
   Bytes odd = good;
   odd[offset_at] = std::byte{4};
-  EXPECT_ERROR(parse(odd), "not a multiple of the alignment 32");
+  EXPECT_TRUE(testing::fails([&] { parse(odd); }, "not a multiple of the alignment 32"));
   Bytes far = good;
   far[offset_at + 7] = std::byte{0x80};
-  EXPECT_ERROR(parse(far), "reaches beyond");
+  EXPECT_TRUE(testing::fails([&] { parse(far); }, "reaches beyond"));
 }
 
 TEST(Gguf, SurvivesEveryTruncationAndEveryDamagedByte) {
@@ -233,7 +233,7 @@ TEST(Gguf, OpensFilesAndKeepsThemMapped) {
   std::filesystem::remove(path);
   EXPECT_EQ(file->strings("a.strings")->at(2), "three");
   EXPECT_EQ(file->origin(), path.string());
-  EXPECT_ERROR(GgufFile::open(path), path.string());
+  EXPECT_TRUE(testing::fails([&] { GgufFile::open(path); }, path.string()));
 }
 
 TEST(GgmlTypes, SizesAgreeWithTheFormats) {

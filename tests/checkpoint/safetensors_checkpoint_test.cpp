@@ -219,7 +219,8 @@ TEST(SafetensorsCheckpoint, StopIdsAreAUnion) {
   copy.write("tokenizer_config.json", R"({"eos_token": "unresolvable"})");
   EXPECT_EQ(Checkpoint::open(copy.path())->stop_ids(), (std::vector<int>{1, 106}));
   copy.write("generation_config.json", R"({"eos_token_id": "x"})");
-  EXPECT_ERROR(Checkpoint::open(copy.path()), "generation_config.json: field 'eos_token_id' holds \"x\"");
+  EXPECT_TRUE(testing::fails([&] { Checkpoint::open(copy.path()); },
+                             "generation_config.json: field 'eos_token_id' holds \"x\""));
 }
 
 TEST(SafetensorsCheckpoint, EntriesMatchWithAnyPrefix) {
@@ -265,7 +266,7 @@ TEST(SafetensorsCheckpoint, RefusesEntriesThatContradictTheTensors) {
     json config = good;
     config["quantization"][module] = entry;
     copy.set_config(config);
-    EXPECT_ERROR(Checkpoint::open(copy.path()), sentence);
+    EXPECT_TRUE(testing::fails([&] { Checkpoint::open(copy.path()); }, sentence));
   };
   expect({{"bits", 8}, {"group_size", 64}}, "does not fit the affine 8-bit g64 of the config");
   expect({{"bits", 4}, {"group_size", 32}}, "does not fit the affine 4-bit g32");
@@ -286,7 +287,8 @@ TEST(SafetensorsCheckpoint, RefusesOtherQuantisers) {
     json config = copy.config();
     config["quantization_config"] = {{"quant_method", method}, {"bits", 4}, {"group_size", 128}};
     copy.set_config(config);
-    EXPECT_ERROR(Checkpoint::open(copy.path()), fmt::format("'quantization_config.quant_method' is '{}'", method));
+    EXPECT_TRUE(testing::fails([&] { Checkpoint::open(copy.path()); },
+                               fmt::format("'quantization_config.quant_method' is '{}'", method)));
   }
 }
 
@@ -298,9 +300,9 @@ TEST(SafetensorsCheckpoint, ReadsShardsWithAndWithoutTheirIndex) {
   EXPECT_EQ(globbed->tensors().size(), indexed);
   expect_complete(*globbed);
   fs::remove(copy.path() / "model-00001-of-00002.safetensors");
-  EXPECT_ERROR(Checkpoint::open(copy.path()), "the set of files is incomplete");
+  EXPECT_TRUE(testing::fails([&] { Checkpoint::open(copy.path()); }, "the set of files is incomplete"));
   fs::remove(copy.path() / "model-00002-of-00002.safetensors");
-  EXPECT_ERROR(Checkpoint::open(copy.path()), "holds neither model.safetensors nor");
+  EXPECT_TRUE(testing::fails([&] { Checkpoint::open(copy.path()); }, "holds neither model.safetensors nor"));
 }
 
 TEST(SafetensorsCheckpoint, RefusesIndexesThatLie) {
@@ -310,17 +312,19 @@ TEST(SafetensorsCheckpoint, RefusesIndexesThatLie) {
   json index = good;
   index["weight_map"]["model.language_model.norm.weight"] = "model-00009-of-00002.safetensors";
   copy.write(name, index.dump());
-  EXPECT_ERROR(Checkpoint::open(copy.path()), "model-00009-of-00002.safetensors is missing, though");
+  EXPECT_TRUE(
+      testing::fails([&] { Checkpoint::open(copy.path()); }, "model-00009-of-00002.safetensors is missing, though"));
   index["weight_map"]["model.language_model.norm.weight"] = "model-00001-of-00002.safetensors";
   copy.write(name, index.dump());
-  EXPECT_ERROR(Checkpoint::open(copy.path()), "tensor 'model.language_model.norm.weight' is missing, though");
+  EXPECT_TRUE(testing::fails([&] { Checkpoint::open(copy.path()); },
+                             "tensor 'model.language_model.norm.weight' is missing, though"));
   for (const char* file : {"../evil.safetensors", "/etc/passwd", "..", ""}) {
     index["weight_map"]["model.language_model.norm.weight"] = file;
     copy.write(name, index.dump());
-    EXPECT_ERROR(Checkpoint::open(copy.path()), "expected a file name");
+    EXPECT_TRUE(testing::fails([&] { Checkpoint::open(copy.path()); }, "expected a file name"));
   }
   copy.write(name, "{}");
-  EXPECT_ERROR(Checkpoint::open(copy.path()), "field 'weight_map' is missing");
+  EXPECT_TRUE(testing::fails([&] { Checkpoint::open(copy.path()); }, "field 'weight_map' is missing"));
 }
 
 TEST(SafetensorsCheckpoint, TruncatedShardsAreSentences) {
@@ -329,7 +333,7 @@ TEST(SafetensorsCheckpoint, TruncatedShardsAreSentences) {
   const auto size = fs::file_size(shard);
   for (const uintmax_t length : {size - 1, size / 2, uintmax_t{1000}, uintmax_t{8}, uintmax_t{0}}) {
     fs::resize_file(shard, length);
-    EXPECT_ERROR(Checkpoint::open(copy.path()), shard.string());
+    EXPECT_TRUE(testing::fails([&] { Checkpoint::open(copy.path()); }, shard.string()));
   }
 }
 
@@ -437,21 +441,20 @@ TEST(SafetensorsCheckpoint, ReadsEveryFloatTypeAtAnyAddress) {
     }
     EXPECT_EQ(row(*checkpoint->matrix("lm_head"), 0), values);
     EXPECT_EQ(checkpoint->vector("absent"), std::nullopt);
-    const auto& tensors = checkpoint->tensors();
-    EXPECT_EQ(tensors.size(), 5u);
-    EXPECT_TRUE(std::any_of(tensors.begin(), tensors.end(), [](const TensorInfo& tensor) {
-      return tensor.name == "model.value_head.weight" && tensor.canonical.empty();
-    }));
+    EXPECT_EQ(checkpoint->tensors().size(), 5u);
+    EXPECT_EQ(checkpoint->tensors()[4].name, "model.value_head.weight");
+    EXPECT_EQ(checkpoint->tensors()[4].canonical, "");
   }
 }
 
 TEST(Checkpoint, RefusesOtherPaths) {
   const TempDir directory;
-  EXPECT_ERROR(Checkpoint::open(directory.path() / "none"), "does not exist");
-  EXPECT_ERROR(Checkpoint::open(directory.path()), "holds no config.json");
-  EXPECT_ERROR(Checkpoint::open(directory.write("model.bin", "x")), "neither a checkpoint directory nor a .gguf file");
+  EXPECT_TRUE(testing::fails([&] { Checkpoint::open(directory.path() / "none"); }, "does not exist"));
+  EXPECT_TRUE(testing::fails([&] { Checkpoint::open(directory.path()); }, "holds no config.json"));
+  EXPECT_TRUE(testing::fails([&] { Checkpoint::open(directory.write("model.bin", "x")); },
+                             "neither a checkpoint directory nor a .gguf file"));
   directory.write("config.json", "");
-  EXPECT_ERROR(Checkpoint::open(directory.path()), "not valid JSON");
+  EXPECT_TRUE(testing::fails([&] { Checkpoint::open(directory.path()); }, "not valid JSON"));
 }
 
 }  // namespace
