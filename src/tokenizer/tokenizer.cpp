@@ -81,7 +81,9 @@ struct Tokenizer::Impl {
   static void cut(const AddedTokens& tokens, std::string_view text, Specials specials, std::vector<int>& ids,
                   const Plain& plain) {
     size_t done = 0;
-    for (size_t from = 0; auto match = tokens.find(text, from); from = match->end) {
+    size_t from = 0;
+    while (const auto match = tokens.find(text, from)) {
+      from = match->end;
       // A control token that counts as text is passed over whole: nothing inside it is looked for.
       if (match->special && specials == Specials::kText) continue;
       if (match->begin > done) plain(text.substr(done, match->begin - done));

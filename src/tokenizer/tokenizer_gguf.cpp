@@ -12,9 +12,11 @@ namespace {
 constexpr int64_t kControl = 3;
 constexpr int64_t kUserDefined = 4;
 
-/// True for pieces that GGUF calls control tokens although Gemma 3's tokenizer.json does not call them special.
-bool is_plain_control(std::string_view piece) {
-  return piece.starts_with("<unused") || piece == "<mask>";
+/// Whether Gemma 3's tokenizer.json calls the piece special. GGUF's types say something else: they call all unused
+/// pieces control tokens, and the image markers user-defined like newlines and HTML tags.
+bool is_special_in_gemma3(std::string_view piece, int64_t type) {
+  if (piece == "<start_of_image>" || piece == "<end_of_image>") return true;
+  return type == kControl && !piece.starts_with("<unused") && piece != "<mask>";
 }
 
 Merges read_merges(const std::vector<std::string_view>& lines, const TokenizerParts& parts) {
@@ -77,8 +79,8 @@ TokenizerParts read_gguf_vocabulary(const GgufFile& file) {
     parts.vocabulary.add(id, piece);
     if (type != kControl && type != kUserDefined) continue;
     // In Gemma 4's files the user-defined pieces are <|channel>, <|tool_call> and their like: marked so only to be
-    // printed, and as little to be had from a user's text as the rest. In Gemma 3's they are newlines and HTML tags.
-    const bool is_special = is_scored ? type == kControl && !is_plain_control(piece) : true;
+    // printed, and as little to be had from a user's text as the rest.
+    const bool is_special = !is_scored || is_special_in_gemma3(piece, type);
     parts.special[i] = is_special;
     parts.added.add(piece, id, is_special);
   }
