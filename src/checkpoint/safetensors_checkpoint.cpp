@@ -299,8 +299,9 @@ std::shared_ptr<const Checkpoint> open_safetensors_checkpoint(const std::filesys
 
   SafetensorsSet set = open_safetensors_set(directory);
   for (const Module& module : collect(contents, set)) {
-    if (module.weight == nullptr)
+    if (module.weight == nullptr) {
       fail("{}: '{}' has scales or biases but no weight", module.file->origin(), module.path);
+    }
     add_module(contents, module, quantization);
   }
   if (!contents.config.tied_head && !contents.matrices.contains("lm_head")) {
