@@ -13,8 +13,6 @@
 
 #include "base/error.h"
 
-extern char** environ;
-
 namespace carat {
 namespace {
 
@@ -35,6 +33,7 @@ class FileActions {
 
 std::vector<char*> pointers(std::vector<std::string>& words) {
   std::vector<char*> result;
+  result.reserve(words.size() + 1);
   for (std::string& word : words) result.push_back(word.data());
   result.push_back(nullptr);
   return result;
@@ -50,7 +49,7 @@ std::vector<std::string> merged_environment(const std::vector<std::pair<std::str
     }
     if (!replaced) result.emplace_back(text);
   }
-  for (const auto& [name, value] : extra) result.push_back(name + "=" + value);
+  for (const auto& [name, value] : extra) result.push_back(fmt::format("{}={}", name, value));
   return result;
 }
 

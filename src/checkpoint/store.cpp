@@ -164,12 +164,12 @@ bool is_entry(const fs::path& store, const fs::path& entry) {
 std::optional<fs::path> find_in_store(const fs::path& store, std::string_view name) {
   for (const auto& [entry, file] : entry_names(name)) {
     if (!is_entry(store, entry)) continue;
-    const auto found = file.empty() ? model_in(store / entry, name) : find_file_in(store / entry, file);
+    auto found = file.empty() ? model_in(store / entry, name) : find_file_in(store / entry, file);
     if (found) return found;
   }
   const std::vector<std::string> parts = components(name);
   if (parts.size() == 1) {  // files put there by hand
-    if (const auto found = find_file_in(store, parts[0])) return found;
+    if (auto found = find_file_in(store, parts[0])) return found;
     if (is_file(store / (parts[0] + ".gguf"))) return store / (parts[0] + ".gguf");
   }
   return std::nullopt;
@@ -321,7 +321,7 @@ fs::path hub_cache_directory() {
 fs::path resolve_model(std::string_view name) {
   if (name.empty()) fail("no model was named; 'carat ls' lists what is here, 'carat get gemma3-270m' fetches one");
   if (name.find('\0') != std::string_view::npos) fail("a model name cannot contain a NUL byte");
-  const fs::path path(name);
+  fs::path path(name);
   std::string seen = "not a directory with config.json, not a .gguf file";
   if (is_folder(path)) {
     if (const auto model = model_in(path, name, false)) return *model;
