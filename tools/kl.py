@@ -44,9 +44,10 @@ def main():
     tokens = len(reference)
     ids = None
     if args.ids:
-        ids = np.array(pathlib.Path(args.ids).read_text().split(), np.int64)
-        if len(ids) != tokens or ids.min() < 0 or ids.max() >= reference.shape[1]:
-            sys.exit(f"{args.ids}: {len(ids)} ids up to {ids.max()} for logits {list(reference.shape)}")
+        words = pathlib.Path(args.ids).read_text().split()
+        if len(words) != tokens or not all(w.isdecimal() and int(w) < reference.shape[1] for w in words):
+            sys.exit(f"{args.ids}: {len(words)} words; expected {tokens} token ids below {reference.shape[1]}")
+        ids = np.array(words, np.int64)
 
     divergence = np.zeros((len(engines), tokens))
     agreement = np.zeros((len(engines), tokens), bool)

@@ -295,9 +295,9 @@ def check(args):
     cache = transformers.DynamicCache(config=model.config)
     parts, start = [], 0
     window = model.config.sliding_window
-    for size in [7] * 5 + [1] * 13 + [window - 60] + [33, 1, 1] + [max(1, len(ids) - window - 23)]:
+    for size in [7] * 5 + [1] * 13 + [window - 60, 33, 1, 1, len(ids)]:  # 33 tokens cross the window, the last is the rest
         chunk = torch.tensor([ids[start:start + size]])
-        if chunk.shape[1] == 0:
+        if chunk.numel() == 0:
             break
         parts.append(model.model(input_ids=chunk, cache=cache, use_cache=True).last_hidden_state[0])
         start += size
