@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # How close carat and llama.cpp come to the float64 reference on one Gemma 3 270M GGUF file, as one table.
 #
 #     fidelity_270m.sh MODEL.gguf [WORK_DIRECTORY]
