@@ -40,23 +40,28 @@ std::vector<float> alone(const Operation& operation, Precision precision) {
   return result;
 }
 
+/// Tiles depend on the count, threads on how tiles are shared out: every count on one thread, a few on more. The
+/// portable kernels are slow and get one count for each number of threads.
+std::vector<int> counts_for(Isa isa, int threads, const std::vector<int>& counts) {
+  if (isa == Isa::kPortable && supported_isas().size() > 1) return {few_counts()[static_cast<size_t>(threads)]};
+  return threads == 1 ? counts : few_counts();
+}
+
 void expect_same_bits(const Operation& operation, Precision precision, const std::vector<int>& counts) {
   SCOPED_TRACE(operation.name());
   const std::vector<float> expected = alone(operation, precision);
   const auto width = static_cast<size_t>(operation.width());
   for (const Isa isa : supported_isas()) {
-    std::vector<TestDevice> devices;
-    for (int threads = 1; threads <= 3; ++threads) devices.push_back(cpu_device(isa, precision, threads));
-    // The portable kernels are slow, and the other two cover every count.
-    const size_t step = isa == Isa::kPortable && counts.size() > 5 && supported_isas().size() > 1 ? 5 : 1;
-    for (size_t i = 0; i < counts.size(); i += step) {
-      const TestDevice& test = devices[i % devices.size()];
-      const std::vector<int> rows = choose_rows(counts[i]);
-      const std::vector<float> got = operation.run(*test.device, rows);
-      for (size_t r = 0; r < rows.size(); ++r) {
-        const float* want = expected.data() + static_cast<size_t>(rows[r]) * width;
-        ASSERT_EQ(std::memcmp(got.data() + r * width, want, width * sizeof(float)), 0)
-            << test.name << ", row " << r << " of " << counts[i];
+    for (int threads = 1; threads <= 3; ++threads) {
+      const TestDevice test = cpu_device(isa, precision, threads);
+      for (const int count : counts_for(isa, threads, counts)) {
+        const std::vector<int> rows = choose_rows(count);
+        const std::vector<float> got = operation.run(*test.device, rows);
+        for (size_t r = 0; r < rows.size(); ++r) {
+          const float* want = expected.data() + static_cast<size_t>(rows[r]) * width;
+          ASSERT_EQ(std::memcmp(got.data() + r * width, want, width * sizeof(float)), 0)
+              << test.name << ", row " << r << " of " << count;
+        }
       }
     }
   }
