@@ -10,7 +10,9 @@
 
 namespace carat {
 
-inline std::string test_path(const std::string& name) { return std::string(CARAT_TEST_DATA) + "/tokenizer/" + name; }
+inline std::string test_path(const std::string& name) {
+  return std::string(CARAT_TEST_DATA) + "/tokenizer/" + name;
+}
 
 inline std::string read_test_file(const std::string& name) {
   std::ifstream file(test_path(name), std::ios::binary);
@@ -26,10 +28,12 @@ struct GoldenCase {
 
 inline std::vector<GoldenCase> golden_cases(const std::string& name) {
   std::vector<GoldenCase> cases;
-  for (const auto& entry : nlohmann::json::parse(read_test_file(name)).at("cases")) {
-    cases.push_back({entry.at(0).get<std::string>(), entry.at(1).get<std::vector<int>>(),
-                     entry.at(2).get<std::vector<int>>()});
+  const auto json = nlohmann::json::parse(read_test_file(name));
+  for (const auto& entry : json.at("cases")) {
+    cases.push_back(
+        {entry.at(0).get<std::string>(), entry.at(1).get<std::vector<int>>(), entry.at(2).get<std::vector<int>>()});
   }
+  if (cases.size() < 100) throw std::runtime_error(name + " has too few cases to prove anything");
   return cases;
 }
 

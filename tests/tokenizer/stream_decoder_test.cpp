@@ -1,6 +1,5 @@
-#include <gtest/gtest.h>
-
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include "tokenizer/golden_cases.h"
 #include "tokenizer/tokenizer.h"

@@ -15,9 +15,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json variant() { return Json::parse(read_test_file("variant.json")); }
+Json variant() {
+  return Json::parse(read_test_file("variant.json"));
+}
 
-std::shared_ptr<const Tokenizer> load(const Json& json) { return Tokenizer::from_json_text(json.dump(), "test.json"); }
+std::shared_ptr<const Tokenizer> load(const Json& json) {
+  return Tokenizer::from_json_text(json.dump(), "test.json");
+}
 
 /// The error that a changed file gives; empty when it loads.
 std::string error_of(const std::function<void(Json&)>& change) {
@@ -37,10 +41,19 @@ TEST(TokenizerJson, RefusesWhatItDoesNotSupport) {
     std::function<void(Json&)> change;
   };
   const Refusal refusals[] = {
-      {"normalizer", [](Json& j) { j["normalizer"] = {{"type", "NFKC"}}; }},
+      {"normalizer",
+       [](Json& j) {
+         j["normalizer"] = {{"type", "NFKC"}};
+       }},
       {"normalizer", [](Json& j) { j["normalizer"]["content"] = "_"; }},
-      {"pre_tokenizer", [](Json& j) { j["pre_tokenizer"] = {{"type", "ByteLevel"}}; }},
-      {"decoder", [](Json& j) { j["decoder"] = {{"type", "ByteLevel"}}; }},
+      {"pre_tokenizer",
+       [](Json& j) {
+         j["pre_tokenizer"] = {{"type", "ByteLevel"}};
+       }},
+      {"decoder",
+       [](Json& j) {
+         j["decoder"] = {{"type", "ByteLevel"}};
+       }},
       {"expected BPE", [](Json& j) { j["model"]["type"] = "Unigram"; }},
       {"dropout", [](Json& j) { j["model"]["dropout"] = 0.1; }},
       {"continuing_subword_prefix", [](Json& j) { j["model"]["continuing_subword_prefix"] = "##"; }},
@@ -51,7 +64,10 @@ TEST(TokenizerJson, RefusesWhatItDoesNotSupport) {
       {"which model.vocab lacks", [](Json& j) { j["model"]["merges"].push_back("x 你"); }},
       {"expected two pieces", [](Json& j) { j["model"]["merges"].push_back("abc"); }},
       {"expected two pieces", [](Json& j) { j["model"]["merges"].push_back("a b c"); }},
-      {"3 sides", [](Json& j) { j["model"]["merges"].push_back({"a", "b", "c"}); }},
+      {"3 sides",
+       [](Json& j) {
+         j["model"]["merges"].push_back({"a", "b", "c"});
+       }},
       {"not a tokenizer file", [](Json& j) { j["model"]["merges"].push_back(7); }},
       {"byte token", [](Json& j) { j["model"]["merges"].push_back("<0x41> a"); }},
       {"with the id", [](Json& j) { j["model"]["vocab"]["again"] = 5; }},
@@ -65,8 +81,14 @@ TEST(TokenizerJson, RefusesWhatItDoesNotSupport) {
       {"without an id", [](Json& j) { j["added_tokens"][0].erase("id"); }},
       {"elsewhere in the file", [](Json& j) { j["added_tokens"][0]["id"] = 3; }},
       {"belongs to", [](Json& j) { j["added_tokens"][3]["id"] = 3; }},
-      {"beginning-of-sequence", [](Json& j) { j["model"]["vocab"] = {{"<unk>", 0}}; j["model"]["merges"] = Json::array(); j["added_tokens"] = Json::array(); }},
-      {"splits at spaces", [](Json& j) {
+      {"beginning-of-sequence",
+       [](Json& j) {
+         j["model"]["vocab"] = {{"<unk>", 0}};
+         j["model"]["merges"] = Json::array();
+         j["added_tokens"] = Json::array();
+       }},
+      {"splits at spaces",
+       [](Json& j) {
          j["normalizer"] = nullptr;
          j["pre_tokenizer"] = Json::parse(read_test_file("small.json")).at("pre_tokenizer");
        }},
@@ -118,8 +140,9 @@ TEST(TokenizerJson, ConfigurationNamesBosAndEos) {
   std::filesystem::create_directories(directory);
   const auto write = [&](const char* name, const std::string& text) { std::ofstream(directory / name) << text; };
   write("tokenizer.json", read_test_file("small.json"));
-  write("tokenizer_config.json",
-        R"({"added_tokens_decoder": {"0": {"content": "x"}}, "bos_token": {"content": "<pad>"}, "eos_token": "<mask>"})");
+  write(
+      "tokenizer_config.json",
+      R"({"added_tokens_decoder": {"0": {"content": "x"}}, "bos_token": {"content": "<pad>"}, "eos_token": "<mask>"})");
   const auto tokenizer = Tokenizer::from_json(directory / "tokenizer.json");
   EXPECT_EQ(tokenizer->bos_id(), tokenizer->id("<pad>"));
   const auto& eos = tokenizer->eos_ids();
