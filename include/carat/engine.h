@@ -24,20 +24,23 @@
 namespace carat {
 
 struct GenerateRequest {
-  std::vector<int> prompt;  // token ids, BOS included (encode and render_chat see to that); not empty
-  SamplingParams sampling;  // default: greedy
-  int max_tokens = 256;     // >= 0
+  std::vector<int> prompt;        // token ids, BOS included (encode and render_chat see to that); not empty
+  SamplingParams sampling;        // default: greedy
+  int max_tokens = 256;           // >= 0
   std::vector<std::string> stop;  // generation ends before the first of these texts
   std::vector<int> stop_tokens;   // end generation beside the model's own stop tokens, never instead of them
   bool show_specials = false;     // control tokens ("<end_of_turn>") appear in the text
-  std::function<void(int64_t done, int64_t total)> on_prefill = {};  // prompt tokens computed so far
+  /// Prompt tokens computed so far, after each chunk. May throw to give up: generate lets it pass and can be called
+  /// again.
+  std::function<void(int64_t done, int64_t total)> on_prefill = {};
 };
 
 /// One generated token.
 struct Piece {
-  int token = 0;
-  std::string_view text;  // what may be shown now: whole UTF-8 characters, possibly none, possibly of earlier tokens too
-  float logprob = 0.0f;   // with sampling.logprobs
+  int token = 0;  // -1: no token, only text that had been held back until the end
+  std::string_view
+      text;              // what may be shown now: whole UTF-8 characters, possibly none, possibly of earlier tokens too
+  float logprob = 0.0f;  // with sampling.logprobs
   std::span<const TokenLogprob> top;
 };
 
@@ -84,10 +87,16 @@ class Engine {
   std::string render_chat(const ChatRequest& chat) const;
   std::string decode(const std::vector<int>& ids) const;
 
-  /// Generates until a stop token, a stop text, max_tokens or the end of the context. `on_piece` is called once a token and may
-  /// return false to end generation. The same request gives the same result whatever ran before. A prompt that begins like
-  /// the previous request reuses its keys and values. Throws Error for an empty or too long prompt and bad parameters.
+  /// Generates until a stop token, a stop text, max_tokens or the end of the context. `on_piece` is called once a token
+  /// and may return false to end generation. The same request gives the same result whatever ran before. A prompt that
+  /// begins like the previous request reuses its keys and values. Throws Error for an empty or too long prompt and bad
+  /// parameters.
   GenerateResult generate(const GenerateRequest& request, const std::function<bool(const Piece&)>& on_piece = {});
+
+  /// The id of a vocabulary piece, such as "<end_of_turn>"; nullopt when the vocabulary has none of that name.
+  std::optional<int> token_id(std::string_view piece) const;
+  /// The turn format of encode_chat: "gemma3", "gemma4" or "gemma4-interleaved".
+  std::string_view chat_format() const;
 
   int context_length() const;
   int vocab_size() const;

@@ -5,8 +5,8 @@ namespace carat {
 
 class ThreadPool;
 
-/// Bytes per second that the pool's threads together read from memory, the best of several passes over a buffer that no cache
-/// holds. Takes about half a second.
+/// Bytes per second that the pool's threads together read from memory, the best of several passes over a buffer that no
+/// cache holds. Takes about half a second.
 double measure_read_bandwidth(ThreadPool& pool);
 
 }  // namespace carat

@@ -33,7 +33,9 @@ struct Flags {
   bool json = false;
 };
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0.0;
@@ -42,7 +44,9 @@ double median(std::vector<double> values) {
 }
 
 /// Any tokens will do: speed does not depend on which.
-int some_token(int64_t position, int vocab) { return static_cast<int>((position * 7919 + 13) % std::min(vocab, 50000)); }
+int some_token(int64_t position, int vocab) {
+  return static_cast<int>((position * 7919 + 13) % std::min(vocab, 50000));
+}
 
 class Bench {
  public:
@@ -56,7 +60,8 @@ class Bench {
     if (longest > model_.config().max_positions) {
       fail("the benchmark needs {} positions; the model's context is {}", longest, model_.config().max_positions);
     }
-    if (flags.batch > model_.max_rows()) fail("--batch is {}; expected at most --chunk ({})", flags.batch, model_.max_rows());
+    if (flags.batch > model_.max_rows())
+      fail("--batch is {}; expected at most --chunk ({})", flags.batch, model_.max_rows());
   }
 
   /// Tokens per second of reading the prompt, logits of its last token included.
@@ -82,7 +87,8 @@ class Bench {
     for (int i = 0; i < flags_.generate; ++i) {
       batch_.rows.clear();
       for (const int sequence : sequences) {
-        batch_.rows.push_back({.sequence = sequence, .token = some_token(i, model_.config().vocab), .wants_logits = true});
+        batch_.rows.push_back(
+            {.sequence = sequence, .token = some_token(i, model_.config().vocab), .wants_logits = true});
       }
       model_.forward(batch_, cache, result_);
     }
@@ -116,8 +122,10 @@ class Bench {
   double kv_bytes(int64_t length) const {
     double bytes = 0.0;
     for (const LayerPlan& layer : model_.plan().layers) {
-      const int64_t seen = layer.kind == LayerKind::kSliding ? std::min<int64_t>(length, model_.config().window) : length;
-      bytes += 2.0 * layer.kv_heads * layer.head_dim * static_cast<double>(kv_element_bytes(kv_)) * static_cast<double>(seen);
+      const int64_t seen =
+          layer.kind == LayerKind::kSliding ? std::min<int64_t>(length, model_.config().window) : length;
+      bytes += 2.0 * layer.kv_heads * layer.head_dim * static_cast<double>(kv_element_bytes(kv_)) *
+               static_cast<double>(seen);
     }
     return bytes;
   }
@@ -178,13 +186,15 @@ int run(const Flags& flags) {
   fmt::print("{}: {}\n", flags.model.model, bench.device().description());
   fmt::print("{:<28}{:>12}\n", "memory read bandwidth", fmt::format("{:.1f} GB/s", bandwidth / 1e9));
   if (flags.prompt > 0) {
-    fmt::print("{:<28}{:>12}\n", fmt::format("prefill {}{}", flags.prompt, flags.depth > 0 ? fmt::format(" at {}", flags.depth) : ""),
+    fmt::print("{:<28}{:>12}\n",
+               fmt::format("prefill {}{}", flags.prompt, flags.depth > 0 ? fmt::format(" at {}", flags.depth) : ""),
                fmt::format("{:.1f} tok/s", median(prefill)));
   }
   if (flags.generate > 0) {
     fmt::print("{:<28}{:>12}   {:.1f} MB a token, {:.1f} GB/s, {:.0f} % of the bandwidth\n",
                fmt::format("decode {}{}", flags.generate, flags.batch > 1 ? fmt::format(" x {}", flags.batch) : ""),
-               fmt::format("{:.1f} tok/s", decode_rate), bytes / 1e6, steps * bytes / 1e9, 100.0 * steps * bytes / bandwidth);
+               fmt::format("{:.1f} tok/s", decode_rate), bytes / 1e6, steps * bytes / 1e9,
+               100.0 * steps * bytes / bandwidth);
   }
   fmt::print("{:<28}{:>12}\n", "peak memory", format_bytes(static_cast<uint64_t>(rss)));
   return 0;
@@ -196,15 +206,26 @@ void add_bench(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* verb = app.add_subcommand("bench", "Measure prefill and decode speed");
   add_model_flags(*verb, flags->model);
-  verb->add_option("--prompt", flags->prompt, "Prompt tokens to read (0: skip)")->check(CLI::Range(0, 10000000))->capture_default_str();
-  verb->add_option("--generate", flags->generate, "Tokens to generate (0: skip)")->check(CLI::Range(0, 10000000))->capture_default_str();
-  verb->add_option("--depth", flags->depth, "Tokens already in the context")->check(CLI::Range(0, 10000000))->capture_default_str();
-  verb->add_option("--batch", flags->batch, "Sequences decoded together")->check(CLI::Range(1, 4096))->capture_default_str();
-  verb->add_option("--rounds", flags->rounds, "Repetitions; medians are shown")->check(CLI::Range(1, 1000))->capture_default_str();
+  verb->add_option("--prompt", flags->prompt, "Prompt tokens to read (0: skip)")
+      ->check(CLI::Range(0, 10000000))
+      ->capture_default_str();
+  verb->add_option("--generate", flags->generate, "Tokens to generate (0: skip)")
+      ->check(CLI::Range(0, 10000000))
+      ->capture_default_str();
+  verb->add_option("--depth", flags->depth, "Tokens already in the context")
+      ->check(CLI::Range(0, 10000000))
+      ->capture_default_str();
+  verb->add_option("--batch", flags->batch, "Sequences decoded together")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  verb->add_option("--rounds", flags->rounds, "Repetitions; medians are shown")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   verb->add_flag("--json", flags->json, "As JSON");
-  add_examples(*verb, "  carat bench gemma3-270m\n"
-                      "  carat bench gemma3-270m --prompt 0 --generate 64 --depth 8192\n"
-                      "  carat bench gemma3-270m --batch 8 --threads 2 --json");
+  add_examples(*verb,
+               "  carat bench gemma3-270m\n"
+               "  carat bench gemma3-270m --prompt 0 --generate 64 --depth 8192\n"
+               "  carat bench gemma3-270m --batch 8 --threads 2 --json");
   verb->callback([flags, &action] { action = [flags] { return run(*flags); }; });
 }
 

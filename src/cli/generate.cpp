@@ -9,6 +9,8 @@
 #include "chat/chat.h"
 #include "checkpoint/store.h"
 #include "cli/options.h"
+#include "cli/speech_output.h"
+#include "cli/terminal.h"
 #include "cli/verbs.h"
 
 namespace carat {
@@ -17,7 +19,7 @@ namespace {
 struct Flags {
   ModelFlags model;
   SamplingFlags sampling;
-  std::string prompt;
+  std::optional<std::string> prompt;
   std::string file;
   std::string system;
   std::vector<std::string> stop;
@@ -33,21 +35,25 @@ struct Flags {
 std::string_view finish_name(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStopToken:
-    case FinishReason::kStopText: return "stop";
-    case FinishReason::kCancelled: return "cancelled";
+    case FinishReason::kStopText:
+      return "stop";
+    case FinishReason::kCancelled:
+      return "cancelled";
     case FinishReason::kMaxTokens:
-    case FinishReason::kContext: break;
+    case FinishReason::kContext:
+      break;
   }
   return "length";
 }
 
-std::vector<int> prompt_ids(const Engine& engine, const Flags& flags, const std::string& prompt) {
-  if (flags.raw) return engine.encode(prompt);
+/// The prompt as the model reads it.
+std::string prompt_text(const Engine& engine, const Flags& flags, const std::string& prompt) {
+  if (flags.raw) return prompt;
   Json messages = Json::array();
   if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
   messages.push_back({{"role", "user"}, {"content", prompt}});
   // Not a byte of the prompt is lost: what is not UTF-8 becomes U+FFFD, as JSON cannot hold it.
-  return engine.encode_chat({.messages = messages.dump(-1, ' ', false, Json::error_handler_t::replace),
+  return engine.render_chat({.messages = messages.dump(-1, ' ', false, Json::error_handler_t::replace),
                              .tools = "",
                              .thinking = flags.thinking ? std::optional(true) : std::nullopt});
 }
@@ -63,15 +69,14 @@ Json token_json(const Engine& engine, const Piece& piece) {
 }
 
 int run(const Flags& flags) {
-  std::string prompt = flags.prompt;
-  if (!flags.file.empty()) {
-    prompt = read_input(flags.file);
-  } else if (prompt.empty()) {
-    prompt = read_input("-");
-  }
+  flags.sampling.check();
+  const std::string prompt = text_input(flags.prompt, flags.file, "the prompt");
+  // With --raw an empty text is a beginning too: that of any text.
+  if (prompt.find_first_not_of(" \t\r\n") == std::string::npos && !flags.raw) fail("the prompt is empty");
   Engine engine = Engine::load(resolve_model(flags.model.model), flags.model.engine_options());
   GenerateRequest request;
-  request.prompt = prompt_ids(engine, flags, prompt);
+  const std::string text = prompt_text(engine, flags, prompt);
+  request.prompt = engine.encode(text);
   request.sampling = flags.sampling.resolve(engine.recommended_sampling());
   request.max_tokens = flags.max_tokens;
   request.stop = flags.stop;
@@ -86,18 +91,24 @@ int run(const Flags& flags) {
     if (done == total) progress.finish();
   };
 
+  // Text that is asked for as it is written, or continued, is not taken apart into thoughts, calls and answer.
+  const bool plain = flags.raw || flags.specials;
+  SpeechOutput speech(engine, text, !flags.json && !plain);
   Json logprobs = Json::array();
   const GenerateResult result = engine.generate(request, [&](const Piece& piece) {
     if (flags.logprobs >= 0 && piece.token >= 0) logprobs.push_back(token_json(engine, piece));
+    if (!plain) return speech.push(piece);
     if (flags.json) return true;
-    std::fwrite(piece.text.data(), 1, piece.text.size(), stdout);
+    const std::string shown = is_terminal(1) ? terminal_safe(piece.text) : std::string(piece.text);
+    std::fwrite(shown.data(), 1, shown.size(), stdout);
     return std::fflush(stdout) == 0;  // a reader that went away ends the work
   });
+  if (!plain) speech.finish();
 
   const double decoded = static_cast<double>(result.tokens.size()) - 1;
   if (flags.json) {
     Json json{{"model", flags.model.model},
-              {"text", result.text},
+              {"text", plain ? result.text : speech.text()},
               {"tokens", result.tokens},
               {"finish_reason", finish_name(result.finish)},
               {"seed", request.sampling.seed},
@@ -105,17 +116,20 @@ int run(const Flags& flags) {
               {"generated_tokens", result.tokens.size()},
               {"prefill_seconds", result.prefill_seconds},
               {"decode_seconds", result.decode_seconds}};
+    if (!speech.reasoning().empty()) json["reasoning"] = speech.reasoning();
+    if (!plain && speech.message().contains("tool_calls")) json["tool_calls"] = speech.message()["tool_calls"];
     if (flags.logprobs >= 0) json["logprobs"] = logprobs;
     std::puts(json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
     return 0;
   }
-  std::putchar('\n');
+  if (plain) std::putchar('\n');
   if (flags.logprobs >= 0) std::puts(logprobs.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
   if (!flags.quiet) {
-    fmt::print(stderr, "[{} prompt tokens at {:.1f}/s, {} generated at {:.1f}/s, seed {}{}]\n", result.prompt_tokens,
-               static_cast<double>(result.prompt_tokens) / result.prefill_seconds, result.tokens.size(),
-               decoded > 0 ? decoded / result.decode_seconds : 0.0, request.sampling.seed,
-               finish_name(result.finish) == "length" ? fmt::format(", stopped at {} tokens", result.tokens.size()) : "");
+    fmt::print(
+        stderr, "[{} prompt tokens at {:.1f}/s, {} generated at {:.1f}/s, seed {}{}]\n", result.prompt_tokens,
+        static_cast<double>(result.prompt_tokens) / result.prefill_seconds, result.tokens.size(),
+        decoded > 0 ? decoded / result.decode_seconds : 0.0, request.sampling.seed,
+        finish_name(result.finish) == "length" ? fmt::format(", stopped at {} tokens", result.tokens.size()) : "");
   }
   return 0;
 }
@@ -131,17 +145,21 @@ void add_generate(CLI::App& app, Action& action) {
   verb->add_option("--system", flags->system, "System message");
   verb->add_flag("--raw", flags->raw, "Continue the text itself, without the chat format");
   verb->add_flag("--thinking", flags->thinking, "Let the model think first (Gemma 4)");
-  verb->add_option("--max-tokens", flags->max_tokens, "Most tokens to generate")->check(CLI::Range(0, 10000000))->capture_default_str();
-  verb->add_option("--stop", flags->stop, "End before this text; may be repeated");
-  verb->add_option("--logprobs", flags->logprobs, "Print log-probabilities with this many alternatives a token")->check(CLI::Range(0, 100));
+  verb->add_option("--max-tokens", flags->max_tokens, "Most tokens to generate")
+      ->check(CLI::Range(0, 10000000))
+      ->capture_default_str();
+  verb->add_option("--stop", flags->stop, "End before this text; may be repeated")->allow_extra_args(false);
+  verb->add_option("--logprobs", flags->logprobs, "Print log-probabilities with this many alternatives a token")
+      ->check(CLI::Range(0, 100));
   verb->add_flag("--specials", flags->specials, "Show control tokens in the text");
   verb->add_flag("--json", flags->json, "Print one JSON object at the end instead of the text");
   verb->add_flag("--quiet,-q", flags->quiet, "No line of statistics on stderr");
   add_sampling_flags(*verb, flags->sampling);
-  add_examples(*verb, "  carat generate gemma3-270m \"Why is the sky blue?\"\n"
-                      "  carat generate gemma3-270m --raw \"Once upon a time\" --max-tokens 100 --temperature 0.8 --seed 7\n"
-                      "  cat notes.txt | carat generate gemma3-270m --system \"Summarise what you are given.\"\n"
-                      "  carat generate gemma3-270m --json --logprobs 3 \"Name a colour.\"");
+  add_examples(*verb,
+               "  carat generate gemma3-270m \"Why is the sky blue?\"\n"
+               "  carat generate gemma3-270m --raw \"Once upon a time\" --max-tokens 100 --temperature 0.8 --seed 7\n"
+               "  cat notes.txt | carat generate gemma3-270m --system \"Summarise what you are given.\"\n"
+               "  carat generate gemma3-270m --json --logprobs 3 \"Name a colour.\"");
   verb->callback([flags, &action] { action = [flags] { return run(*flags); }; });
 }
 

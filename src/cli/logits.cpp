@@ -16,7 +16,7 @@ namespace {
 
 struct Flags {
   ModelFlags model;
-  std::string ids;
+  std::optional<std::string> ids;
   std::string ids_file;
   std::string out;
 };
@@ -33,17 +33,65 @@ std::string npy_header(size_t rows, size_t cols) {
   return header + description;
 }
 
+/// A file that appears under its name only when it is whole.
+class PartialOutput {
+ public:
+  explicit PartialOutput(const std::string& path) : path_(path), partial_(path + ".partial") {
+    if (std::filesystem::is_directory(path)) fail("--out {} is a directory; expected the name of a file", path);
+    file_.open(partial_, std::ios::binary | std::ios::trunc);
+    if (!file_) fail("cannot write {}", path);
+  }
+  ~PartialOutput() {
+    if (kept_) return;
+    file_.close();
+    std::error_code ignored;
+    std::filesystem::remove(partial_, ignored);
+  }
+  PartialOutput(const PartialOutput&) = delete;
+  PartialOutput& operator=(const PartialOutput&) = delete;
+
+  std::ofstream& file() { return file_; }
+
+  void keep() {
+    file_.close();
+    if (!file_) fail("cannot write {}: is the disk full?", path_);
+    std::error_code error;
+    std::filesystem::rename(partial_, path_, error);
+    if (error) fail("cannot write {}: {}", path_, error.message());
+    kept_ = true;
+  }
+
+ private:
+  std::string path_, partial_;
+  std::ofstream file_;
+  bool kept_ = false;
+};
+
+/// Before hours of work are spent on the ids in front of a bad one.
+void check(const std::vector<int>& ids, const ModelConfig& config) {
+  if (ids.size() > static_cast<size_t>(config.max_positions)) {
+    fail("there are {} token ids; the model's context is {}", ids.size(), config.max_positions);
+  }
+  for (const int id : ids) {
+    if (id < 0 || id >= config.vocab) fail("token id {} is outside the vocabulary of {}", id, config.vocab);
+  }
+}
+
 int run(const Flags& flags) {
-  const std::vector<int> ids = flags.ids.empty() ? parse_ids(read_input(flags.ids_file), flags.ids_file) : parse_ids(flags.ids, "--ids");
+  const std::vector<int> ids = flags.ids
+                                   ? parse_ids(*flags.ids, "--ids")
+                                   : parse_ids(read_input(flags.ids_file, "the list of token ids"), flags.ids_file);
   const EngineOptions options = flags.model.engine_options();
   const std::shared_ptr<Device> device = make_cpu_device({.threads = options.threads, .precision = options.precision});
   Model model(Checkpoint::open(resolve_model(flags.model.model)), device, options.chunk);
-  KvCache cache(*device, model.cache_spec(options.kv.value_or(options.precision == Precision::kExact ? KvFormat::kF32 : KvFormat::kF16)));
+  check(ids, model.config());
+  KvCache cache(
+      *device,
+      model.cache_spec(options.kv.value_or(options.precision == Precision::kExact ? KvFormat::kF32 : KvFormat::kF16)));
   const int sequence = cache.add_sequence();
 
-  const std::string partial = flags.out + ".partial";
-  std::ofstream file(partial, std::ios::binary | std::ios::trunc);
-  if (!file) fail("cannot write {}", partial);
+  PartialOutput output(flags.out);
+  std::ofstream& file = output.file();
   const std::string header = npy_header(ids.size(), static_cast<size_t>(model.config().vocab));
   file.write(header.data(), static_cast<std::streamsize>(header.size()));
   Progress progress("logits", ids.size(), ProgressUnit::kItems);
@@ -51,14 +99,16 @@ int run(const Flags& flags) {
   for (size_t begin = 0; begin < ids.size(); begin += static_cast<size_t>(options.chunk)) {
     Batch batch;
     const size_t end = std::min(ids.size(), begin + static_cast<size_t>(options.chunk));
-    for (size_t i = begin; i < end; ++i) batch.rows.push_back({.sequence = sequence, .token = ids[i], .wants_logits = true});
+    for (size_t i = begin; i < end; ++i)
+      batch.rows.push_back({.sequence = sequence, .token = ids[i], .wants_logits = true});
     model.forward(batch, cache, result);
-    file.write(reinterpret_cast<const char*>(result.logits.data()), static_cast<std::streamsize>(result.logits.size() * sizeof(float)));
+    file.write(reinterpret_cast<const char*>(result.logits.data()),
+               static_cast<std::streamsize>(result.logits.size() * sizeof(float)));
+    if (!file) fail("cannot write {}: is the disk full?", flags.out);
     progress.add(end - begin);
   }
-  file.close();
-  if (!file) fail("cannot write {}: is the disk full?", partial);
-  std::filesystem::rename(partial, flags.out);
+  progress.finish();
+  output.keep();
   return 0;
 }
 
@@ -67,15 +117,18 @@ int run(const Flags& flags) {
 void add_logits(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<Flags>();
   flags->model.chunk = 64;  // [chunk, vocab] floats are in memory at a time
-  CLI::App* verb = app.add_subcommand("logits", "Write the logits of token ids to a NumPy file [tokens, vocab], float32");
+  CLI::App* verb =
+      app.add_subcommand("logits", "Write the logits of token ids to a NumPy file [tokens, vocab], float32");
   add_model_flags(*verb, flags->model);
   CLI::Option_group* ids = verb->add_option_group("ids");
   ids->add_option("--ids", flags->ids, "Token ids, e.g. 2,17,5");
-  ids->add_option("--ids-file", flags->ids_file, "A file of token ids separated by spaces, commas or lines (\"-\": standard input)");
+  ids->add_option("--ids-file", flags->ids_file,
+                  "A file of token ids separated by spaces, commas or lines (\"-\": standard input)");
   ids->require_option(1);
   verb->add_option("--out", flags->out, "The file to write, .npy")->required();
-  add_examples(*verb, "  carat logits gemma3-270m --ids 2,4521,1902 --out logits.npy\n"
-                      "  carat logits gemma3-270m --ids-file text.ids --out exact.npy --precision exact");
+  add_examples(*verb,
+               "  carat logits gemma3-270m --ids 2,4521,1902 --out logits.npy\n"
+               "  carat logits gemma3-270m --ids-file text.ids --out exact.npy --precision exact");
   verb->callback([flags, &action] { action = [flags] { return run(*flags); }; });
 }
 

@@ -2,17 +2,19 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <random>
 
-#include "base/error.h"
+#include "cli/terminal.h"
 
 namespace carat {
 
 EngineOptions ModelFlags::engine_options() const {
-  EngineOptions options{.threads = threads, .precision = precision == "exact" ? Precision::kExact : Precision::kFast, .chunk = chunk};
+  EngineOptions options{
+      .threads = threads, .precision = precision == "exact" ? Precision::kExact : Precision::kFast, .chunk = chunk};
   if (kv == "f32") options.kv = KvFormat::kF32;
   if (kv == "f16") options.kv = KvFormat::kF16;
   if (kv == "bf16") options.kv = KvFormat::kBF16;
@@ -20,8 +22,9 @@ EngineOptions ModelFlags::engine_options() const {
 }
 
 void add_model_argument(CLI::App& verb, std::string& model) {
-  verb.add_option("MODEL", model,
-                  "A directory with config.json, a .gguf file, a name in the store (carat ls), or a hub id (owner/name)")
+  verb.add_option(
+          "MODEL", model,
+          "A directory with config.json, a .gguf file, a name in the store (carat ls), or a hub id (owner/name)")
       ->required();
 }
 
@@ -42,27 +45,50 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags) {
 
 void add_sampling_flags(CLI::App& verb, SamplingFlags& flags) {
   const std::string group = "Sampling";
-  verb.add_option("--temperature,--temp", flags.temperature, "0 is greedy (default: the model's recommendation)")->group(group);
+  verb.add_option("--temperature,--temp", flags.temperature, "0 is greedy (default: the model's recommendation)")
+      ->group(group);
   verb.add_flag("--greedy", flags.greedy, "Always the most probable token")->group(group);
   verb.add_option("--top-k", flags.top_k, "Keep the k best tokens")->group(group);
   verb.add_option("--top-p", flags.top_p, "Keep the best tokens up to this probability together")->group(group);
   verb.add_option("--min-p", flags.min_p, "Drop tokens below this share of the best one's probability")->group(group);
   verb.add_option("--xtc-probability", flags.xtc_probability, "How often to drop the top choices")->group(group);
-  verb.add_option("--xtc-threshold", flags.xtc_threshold, "Probability above which a token counts as a top choice")->group(group);
-  verb.add_option("--repetition-penalty", flags.repetition_penalty, "Divides the logits of recent tokens")->group(group);
+  verb.add_option("--xtc-threshold", flags.xtc_threshold, "Probability above which a token counts as a top choice")
+      ->group(group);
+  verb.add_option("--repetition-penalty", flags.repetition_penalty, "Divides the logits of recent tokens")
+      ->group(group);
   verb.add_option("--repetition-context", flags.repetition_context, "How many tokens back (0: all)")->group(group);
   verb.add_option("--presence-penalty", flags.presence_penalty, "Subtracted once for each recent token")->group(group);
   verb.add_option("--presence-context", flags.presence_context, "How many tokens back (0: all)")->group(group);
-  verb.add_option("--frequency-penalty", flags.frequency_penalty, "Subtracted for each recent occurrence")->group(group);
+  verb.add_option("--frequency-penalty", flags.frequency_penalty, "Subtracted for each recent occurrence")
+      ->group(group);
   verb.add_option("--frequency-context", flags.frequency_context, "How many tokens back (0: all)")->group(group);
-  verb.add_option("--logit-bias", flags.logit_bias, "ID:BIAS, added to that token's logit; may be repeated")->group(group);
+  verb.add_option("--logit-bias", flags.logit_bias, "ID:BIAS, added to that token's logit; may be repeated")
+      ->allow_extra_args(false)
+      ->group(group);
   verb.add_flag("--hlg", flags.hlg, "Tone curve over log-probabilities instead of the filters above")->group(group);
   verb.add_option("--hlg-width", flags.hlg_width, "Where the curve's linear part ends")->group(group);
   verb.add_option("--hlg-shoulder", flags.hlg_shoulder, "Softness of its upper end")->group(group);
   verb.add_option("--hlg-toe", flags.hlg_toe, "Softness of its lower end")->group(group);
-  verb.add_option("--hlg-pivot-offset", flags.hlg_pivot_offset, "How far below the best token its middle lies")->group(group);
+  verb.add_option("--hlg-pivot-offset", flags.hlg_pivot_offset, "How far below the best token its middle lies")
+      ->group(group);
   verb.add_option("--seed", flags.seed, "Same seed, same text (default: a fresh one)")->group(group);
 }
+
+namespace {
+
+std::pair<int, float> parse_bias(const std::string& bias) {
+  int id = 0;
+  float value = 0.0f;
+  const char* end = bias.data() + bias.size();
+  const auto [colon, id_error] = std::from_chars(bias.data(), end, id);
+  if (id_error == std::errc() && colon != end && *colon == ':') {
+    const auto [rest, value_error] = std::from_chars(colon + 1, end, value);
+    if (value_error == std::errc() && rest == end) return {id, value};
+  }
+  throw UsageError(fmt::format("--logit-bias is \"{}\"; expected ID:BIAS, such as 106:-5 or 106:-inf", bias));
+}
+
+}  // namespace
 
 SamplingParams SamplingFlags::resolve(SamplingParams p) const {
   const auto set = [](auto& field, const auto& flag) {
@@ -86,15 +112,11 @@ SamplingParams SamplingFlags::resolve(SamplingParams p) const {
   set(p.hlg.toe, hlg_toe);
   set(p.hlg.pivot_offset, hlg_pivot_offset);
   if (greedy) p.temperature = 0.0f;
-  for (const std::string& bias : logit_bias) {
-    int id = 0;
-    float value = 0.0f;
-    const char* end = bias.data() + bias.size();
-    const auto [colon, id_error] = std::from_chars(bias.data(), end, id);
-    if (id_error != std::errc() || colon == end || *colon != ':') fail("--logit-bias is \"{}\"; expected ID:BIAS", bias);
-    const auto [rest, value_error] = std::from_chars(colon + 1, end, value);
-    if (value_error != std::errc() || rest != end) fail("--logit-bias is \"{}\"; expected ID:BIAS", bias);
-    p.logit_bias.emplace_back(id, value);
+  for (const std::string& bias : logit_bias) p.logit_bias.push_back(parse_bias(bias));
+  try {
+    validate(p);
+  } catch (const Error& error) {
+    throw UsageError(error.what());
   }
   if (seed) {
     p.seed = *seed;
@@ -105,15 +127,27 @@ SamplingParams SamplingFlags::resolve(SamplingParams p) const {
   return p;
 }
 
-void add_examples(CLI::App& verb, const std::string& examples) { verb.footer("Examples:\n" + examples); }
+void add_examples(CLI::App& verb, const std::string& examples) {
+  verb.footer("Examples:\n" + examples);
+}
 
-std::string read_input(const std::string& path) {
-  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+std::string read_input(const std::string& path, const std::string& what) {
+  if (path == "-") {
+    if (is_terminal(0))
+      throw UsageError(what + " is missing: give it on the command line, in a file or through a pipe");
+    return {std::istreambuf_iterator<char>(std::cin), {}};
+  }
+  if (std::filesystem::is_directory(path)) fail("{} is a directory; expected a file", path);
   std::ifstream file(path, std::ios::binary);
   if (!file) fail("cannot open {}", path);
   std::string text{std::istreambuf_iterator<char>(file), {}};
   if (file.bad()) fail("cannot read {}", path);
   return text;
+}
+
+std::string text_input(const std::optional<std::string>& text, const std::string& file, const std::string& what) {
+  if (text && !file.empty()) throw UsageError(what + " is given twice: on the command line and with --file");
+  return text ? *text : read_input(file.empty() ? "-" : file, what);
 }
 
 std::vector<int> parse_ids(const std::string& text, const std::string& origin) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "carat/engine.h"
 
 namespace CLI {
@@ -12,6 +13,12 @@ class App;
 }
 
 namespace carat {
+
+/// The command line asks for something that cannot be: main exits with 2 instead of 1.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
 
 /// MODEL and how to run it.
 struct ModelFlags {
@@ -40,8 +47,10 @@ struct SamplingFlags {
   bool hlg = false;
   std::optional<float> hlg_width, hlg_shoulder, hlg_toe, hlg_pivot_offset;
 
-  /// Throws Error naming the flag whose value is malformed. Without --seed every call draws a fresh one.
+  /// Without --seed every call draws a fresh one. Throws UsageError naming the value that is malformed or out of range.
   SamplingParams resolve(SamplingParams recommended) const;
+  /// Throws like resolve, before a model has been loaded.
+  void check() const { resolve({}); }
 };
 
 void add_sampling_flags(CLI::App& verb, SamplingFlags& flags);
@@ -49,8 +58,12 @@ void add_sampling_flags(CLI::App& verb, SamplingFlags& flags);
 /// Examples under a verb's help: "carat generate …" lines.
 void add_examples(CLI::App& verb, const std::string& examples);
 
-/// The whole of a file, or of standard input for "-". Throws Error.
-std::string read_input(const std::string& path);
+/// The whole of a file, or of standard input for "-". Throws Error, and UsageError rather than wait for a person to
+/// type at a terminal: `what` ("the prompt") should have come in another way.
+std::string read_input(const std::string& path, const std::string& what = "the input");
+
+/// `text` when it was given, else the file when one was named, else standard input. Both together are a UsageError.
+std::string text_input(const std::optional<std::string>& text, const std::string& file, const std::string& what);
 
 /// Token ids separated by spaces, commas or line breaks. `origin` names them in errors.
 std::vector<int> parse_ids(const std::string& text, const std::string& origin);

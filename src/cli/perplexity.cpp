@@ -34,10 +34,14 @@ double cross_entropy(std::span<const float> logits, int token) {
 }
 
 int run(const Flags& flags) {
-  const std::string text = read_input(flags.file);
+  const std::string text = read_input(flags.file, "the text");
   const EngineOptions options = flags.model.engine_options();
   const std::shared_ptr<Device> device = make_cpu_device({.threads = options.threads, .precision = options.precision});
   const auto checkpoint = Checkpoint::open(resolve_model(flags.model.model));
+  if (flags.window > checkpoint->config().max_positions) {
+    throw UsageError(
+        fmt::format("--window is {}; the model's context is {}", flags.window, checkpoint->config().max_positions));
+  }
   const auto tokenizer = Tokenizer::load(*checkpoint);
   Model model(checkpoint, device, options.chunk);
   const std::vector<int> ids = tokenizer->encode(text, Tokenizer::Specials::kText);
@@ -46,7 +50,9 @@ int run(const Flags& flags) {
   // Windows of `window` tokens, each after a BOS of its own; every token of the text is predicted once.
   const auto stride = static_cast<size_t>(flags.window - 1);
   Progress progress("perplexity", ids.size(), ProgressUnit::kItems);
-  KvCache cache(*device, model.cache_spec(options.kv.value_or(options.precision == Precision::kExact ? KvFormat::kF32 : KvFormat::kF16)));
+  KvCache cache(
+      *device,
+      model.cache_spec(options.kv.value_or(options.precision == Precision::kExact ? KvFormat::kF32 : KvFormat::kF16)));
   ForwardResult result;
   double total = 0.0;
   double squares = 0.0;
@@ -59,7 +65,8 @@ int run(const Flags& flags) {
     for (size_t done = 0; done + 1 < window.size();) {
       const size_t count = std::min(window.size() - 1 - done, static_cast<size_t>(options.chunk));
       Batch batch;
-      for (size_t i = 0; i < count; ++i) batch.rows.push_back({.sequence = sequence, .token = window[done + i], .wants_logits = true});
+      for (size_t i = 0; i < count; ++i)
+        batch.rows.push_back({.sequence = sequence, .token = window[done + i], .wants_logits = true});
       model.forward(batch, cache, result);
       const auto vocab = static_cast<size_t>(model.config().vocab);
       for (size_t i = 0; i < count; ++i) {
@@ -79,9 +86,13 @@ int run(const Flags& flags) {
   const double perplexity = std::exp(mean);
   const double error = perplexity * std::sqrt(std::max(0.0, squares / n - mean * mean) / n);
   if (flags.json) {
-    std::puts(Json{{"perplexity", perplexity}, {"standard_error", error}, {"cross_entropy", mean}, {"tokens", predicted}}.dump(2).c_str());
+    std::puts(
+        Json{{"perplexity", perplexity}, {"standard_error", error}, {"cross_entropy", mean}, {"tokens", predicted}}
+            .dump(2)
+            .c_str());
   } else {
-    fmt::print("perplexity {:.4f} ± {:.4f}, cross entropy {:.5f} nats, {} tokens\n", perplexity, error, mean, predicted);
+    fmt::print("perplexity {:.4f} ± {:.4f}, cross entropy {:.5f} nats, {} tokens\n", perplexity, error, mean,
+               predicted);
   }
   return 0;
 }
@@ -94,10 +105,13 @@ void add_perplexity(CLI::App& app, Action& action) {
   CLI::App* verb = app.add_subcommand("perplexity", "Measure how well a model predicts a text");
   add_model_flags(*verb, flags->model);
   verb->add_option("FILE", flags->file, "The text (\"-\": standard input)")->required();
-  verb->add_option("--window", flags->window, "Tokens of context, BOS included")->check(CLI::Range(2, 10000000))->capture_default_str();
+  verb->add_option("--window", flags->window, "Tokens of context, BOS included")
+      ->check(CLI::Range(2, 10000000))
+      ->capture_default_str();
   verb->add_flag("--json", flags->json, "As JSON");
-  add_examples(*verb, "  carat perplexity gemma3-270m book.txt\n"
-                      "  carat perplexity gemma3-270m book.txt --precision exact --json");
+  add_examples(*verb,
+               "  carat perplexity gemma3-270m book.txt\n"
+               "  carat perplexity gemma3-270m book.txt --precision exact --json");
   verb->callback([flags, &action] { action = [flags] { return run(*flags); }; });
 }
 

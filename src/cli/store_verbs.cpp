@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "base/progress.h"
+#include "chat/chat.h"
 #include "checkpoint/fetch.h"
 #include "checkpoint/store.h"
-#include "chat/chat.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
 
@@ -37,7 +37,8 @@ void list(bool json) {
   fmt::print("{:<{}}  {:>9}  {:<11}  WHERE\n", "MODEL", width, "SIZE", "KIND");
   for (const StoredModel& model : models) {
     fmt::print("{:<{}}  {:>9}  {:<11}  {}\n", model.name, width, format_bytes(model.bytes),
-               model.kind == StoredModel::Kind::kGguf ? "GGUF" : "safetensors", model.in_store ? "store" : "Hugging Face cache");
+               model.kind == StoredModel::Kind::kGguf ? "GGUF" : "safetensors",
+               model.in_store ? "store" : "Hugging Face cache");
   }
 }
 
@@ -50,16 +51,18 @@ void add_get(CLI::App& app, Action& action) {
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* verb = app.add_subcommand("get", "Fetch a model into the store and print its path");
-  verb->add_option("NAME", flags->name, "gemma3-270m, or a Hugging Face id: owner/name or owner/name@revision")->required();
+  verb->add_option("NAME", flags->name, "gemma3-270m, or a Hugging Face id: owner/name or owner/name@revision")
+      ->required();
   verb->add_option("--file", flags->file, "Which GGUF file of a repository that has several");
-  add_examples(*verb, "  carat get gemma3-270m\n"
-                      "  carat get mlx-community/gemma-4-e2b-it-4bit\n"
-                      "  carat get owner/name-GGUF --file name-Q4_K_M.gguf\n"
-                      "Interrupted downloads resume. HF_ENDPOINT and HF_TOKEN are honoured.");
+  add_examples(*verb,
+               "  carat get gemma3-270m\n"
+               "  carat get mlx-community/gemma-4-e2b-it-4bit\n"
+               "  carat get owner/name-GGUF --file name-Q4_K_M.gguf\n"
+               "Interrupted downloads resume. HF_ENDPOINT and HF_TOKEN are honoured.");
   verb->callback([flags, &action] {
     action = [flags] {
-      const auto path = get_model(flags->name, {.file = flags->file,
-                                                .say = [](std::string_view news) { fmt::print(stderr, "{}\n", news); }});
+      const auto path = get_model(
+          flags->name, {.file = flags->file, .say = [](std::string_view news) { fmt::print(stderr, "{}\n", news); }});
       std::puts(path.c_str());
       return 0;
     };

@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/store.h"
 #include "cli/options.h"
+#include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "engine/prompt_format.h"
 #include "tokenizer/tokenizer.h"
@@ -17,7 +18,7 @@ namespace {
 
 struct TokenizeFlags {
   std::string model;
-  std::string text;
+  std::optional<std::string> text;
   std::string file;
   bool as_text = false;
   bool bos = false;
@@ -30,8 +31,23 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
   return Tokenizer::load(*Checkpoint::open(resolve_model(name)));
 }
 
+/// The piece as one line that a terminal can show.
+std::string one_line(std::string_view piece) {
+  std::string line;
+  for (const char c : terminal_safe(piece)) {
+    if (c == '\n') {
+      line += "\\n";
+    } else if (c == '\t') {
+      line += "\\t";
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
+
 int tokenize(const TokenizeFlags& flags) {
-  const std::string text = !flags.file.empty() ? read_input(flags.file) : flags.text.empty() ? read_input("-") : flags.text;
+  const std::string text = text_input(flags.text, flags.file, "the text");
   const auto tokenizer = open_tokenizer(flags.model);
   const auto specials = flags.as_text ? Tokenizer::Specials::kText : Tokenizer::Specials::kParse;
   std::vector<int> ids = tokenizer->encode(text, specials);
@@ -42,7 +58,7 @@ int tokenize(const TokenizeFlags& flags) {
     std::puts(Json{{"ids", ids}, {"pieces", pieces}}.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
     return 0;
   }
-  for (const int id : ids) fmt::print("{:>7}  {}\n", id, tokenizer->piece(id));
+  for (const int id : ids) fmt::print("{:>7}  {}\n", id, one_line(tokenizer->piece(id)));
   return 0;
 }
 
@@ -55,23 +71,17 @@ struct RenderFlags {
 };
 
 int render(const RenderFlags& flags) {
-  ChatFormat format = ChatFormat::kGemma4;
-  if (!flags.model.empty()) {
-    format = chat_format_of(*Checkpoint::open(resolve_model(flags.model)));
-  } else if (flags.format == "gemma3") {
-    format = ChatFormat::kGemma3;
-  } else if (flags.format == "gemma4-interleaved") {
-    format = ChatFormat::kGemma4Interleaved;
-  }
-  const Json request = Json::parse(read_input(flags.file), nullptr, false);
+  const ChatFormat format = flags.model.empty() ? find_chat_format(flags.format).value_or(ChatFormat::kGemma4)
+                                                : chat_format_of(*Checkpoint::open(resolve_model(flags.model)));
+  const Json request = Json::parse(read_input(flags.file, "the conversation"), nullptr, false);
   if (request.is_discarded()) fail("{} is not valid JSON", flags.file);
   const bool whole = request.is_object();
   if (whole && !request.contains("messages")) fail("{} has no \"messages\"", flags.file);
   ChatOptions options;
   if (flags.thinking != "default") options.enable_thinking = flags.thinking == "on";
   options.add_generation_prompt = !flags.no_generation_prompt;
-  const std::string text =
-      render_chat(format, whole ? request["messages"] : request, whole ? request.value("tools", Json()) : Json(), options);
+  const std::string text = render_chat(format, whole ? request["messages"] : request,
+                                       whole ? request.value("tools", Json()) : Json(), options);
   std::fwrite(text.data(), 1, text.size(), stdout);
   return 0;
 }
@@ -87,24 +97,28 @@ void add_tokenize(CLI::App& app, Action& action) {
   verb->add_flag("--as-text", flags->as_text, "Control tokens written in the text are ordinary text");
   verb->add_flag("--bos", flags->bos, "Put the beginning-of-sequence token in front");
   verb->add_flag("--json", flags->json, "As JSON: ids and pieces");
-  add_examples(*verb, "  carat tokenize gemma3-270m \"Hello, world\"\n"
-                      "  carat tokenize gemma3-270m --json --file notes.txt");
+  add_examples(*verb,
+               "  carat tokenize gemma3-270m \"Hello, world\"\n"
+               "  carat tokenize gemma3-270m --json --file notes.txt");
   verb->callback([flags, &action] { action = [flags] { return tokenize(*flags); }; });
 }
 
 void add_render(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<RenderFlags>();
   CLI::App* verb = app.add_subcommand("render", "Show the prompt text of a conversation");
-  verb->add_option("FILE", flags->file, "JSON: an array of messages, or {\"messages\": …, \"tools\": …} (\"-\": standard input)")
+  verb->add_option("FILE", flags->file,
+                   "JSON: an array of messages, or {\"messages\": …, \"tools\": …} (\"-\": standard input)")
       ->required();
   CLI::Option_group* format = verb->add_option_group("format");
-  format->add_option("--format", flags->format, "The turn format")->check(CLI::IsMember({"gemma3", "gemma4", "gemma4-interleaved"}));
+  format->add_option("--format", flags->format, "The turn format")
+      ->check(CLI::IsMember({"gemma3", "gemma4", "gemma4-interleaved"}));
   format->add_option("--model", flags->model, "The turn format of this model");
   format->require_option(1);
   verb->add_option("--thinking", flags->thinking, "on, off or default")->check(CLI::IsMember({"on", "off", "default"}));
   verb->add_flag("--no-generation-prompt", flags->no_generation_prompt, "Do not open the model's turn at the end");
-  add_examples(*verb, "  carat render --format gemma4 conversation.json\n"
-                      "  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | carat render --model gemma3-270m -");
+  add_examples(*verb,
+               "  carat render --format gemma4 conversation.json\n"
+               "  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | carat render --model gemma3-270m -");
   verb->callback([flags, &action] { action = [flags] { return render(*flags); }; });
 }
 

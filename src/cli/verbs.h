@@ -1,6 +1,6 @@
-// The verbs of the carat command. Each adds its subcommand to the app and, when it is the one on the command line, sets the
-// action that main then runs. An action returns the exit status: 0, or 1 after printing one sentence to stderr itself; it may
-// throw Error, which main prints.
+// The verbs of the carat command. Each adds its subcommand to the app and, when it is the one on the command line, sets
+// the action that main then runs. An action returns the exit status: 0, or 1 after printing one sentence to stderr
+// itself; it may throw Error, which main prints.
 #pragma once
 
 #include <functional>

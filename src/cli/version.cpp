@@ -2,6 +2,8 @@
 
 namespace carat {
 
-std::string version() { return CARAT_VERSION; }
+std::string version() {
+  return CARAT_VERSION;
+}
 
 }  // namespace carat

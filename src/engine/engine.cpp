@@ -19,7 +19,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 std::vector<int> merged(std::vector<int> a, const std::vector<int>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -28,7 +30,9 @@ std::vector<int> merged(std::vector<int> a, const std::vector<int>& b) {
   return a;
 }
 
-bool contains(const std::vector<int>& sorted, int value) { return std::binary_search(sorted.begin(), sorted.end(), value); }
+bool contains(const std::vector<int>& sorted, int value) {
+  return std::binary_search(sorted.begin(), sorted.end(), value);
+}
 
 KvFormat kv_format(const EngineOptions& options) {
   return options.kv.value_or(options.precision == Precision::kExact ? KvFormat::kF32 : KvFormat::kF16);
@@ -50,7 +54,8 @@ struct Engine::Impl {
 
   /// Cuts the cached sequence to what `prompt` shares with it, leaving at least one token to compute.
   int64_t reuse_prefix(const std::vector<int>& prompt) {
-    const auto shared = std::mismatch(cached.begin(), cached.end(), prompt.begin(), prompt.end() - 1).first - cached.begin();
+    const auto shared =
+        std::mismatch(cached.begin(), cached.end(), prompt.begin(), prompt.end() - 1).first - cached.begin();
     if (cache.can_trim(sequence, shared)) {
       cache.trim(sequence, shared);
       cached.resize(static_cast<size_t>(shared));
@@ -69,10 +74,11 @@ struct Engine::Impl {
       batch.rows.clear();
       batch.add(sequence, tokens.subspan(done, count), done + count == tokens.size());
       model.forward(batch, cache, result);
+      const auto computed = tokens.subspan(done, count);
+      cached.insert(cached.end(), computed.begin(), computed.end());
       done += count;
       if (on_progress) on_progress(static_cast<int64_t>(done), static_cast<int64_t>(tokens.size()));
     }
-    cached.insert(cached.end(), tokens.begin(), tokens.end());
   }
 
   std::shared_ptr<const Checkpoint> checkpoint;
@@ -99,7 +105,9 @@ Engine Engine::load(const std::filesystem::path& model, const EngineOptions& opt
   return Engine(std::make_unique<Impl>(Checkpoint::open(model), options));
 }
 
-std::vector<int> Engine::encode(std::string_view text) const { return encode_with_bos(*impl_->tokenizer, text); }
+std::vector<int> Engine::encode(std::string_view text) const {
+  return encode_with_bos(*impl_->tokenizer, text);
+}
 
 std::string Engine::render_chat(const ChatRequest& chat) const {
   const auto parse = [](const std::string& text, std::string_view what) {
@@ -108,12 +116,17 @@ std::string Engine::render_chat(const ChatRequest& chat) const {
     return json;
   };
   return carat::render_chat(impl_->chat_format, parse(chat.messages, "chat messages"),
-                            chat.tools.empty() ? Json() : parse(chat.tools, "tools"), {.enable_thinking = chat.thinking});
+                            chat.tools.empty() ? Json() : parse(chat.tools, "tools"),
+                            {.enable_thinking = chat.thinking});
 }
 
-std::vector<int> Engine::encode_chat(const ChatRequest& chat) const { return encode(render_chat(chat)); }
+std::vector<int> Engine::encode_chat(const ChatRequest& chat) const {
+  return encode(render_chat(chat));
+}
 
-std::string Engine::decode(const std::vector<int>& ids) const { return impl_->tokenizer->decode(ids); }
+std::string Engine::decode(const std::vector<int>& ids) const {
+  return impl_->tokenizer->decode(ids);
+}
 
 GenerateResult Engine::generate(const GenerateRequest& request, const std::function<bool(const Piece&)>& on_piece) {
   Impl& e = *impl_;
@@ -136,7 +149,9 @@ GenerateResult Engine::generate(const GenerateRequest& request, const std::funct
   StreamDecoder decoder(e.tokenizer, request.show_specials);
   StopFilter filter(request.stop);
   std::vector<int> history = request.prompt;
-  history.reserve(history.size() + static_cast<size_t>(std::min(request.max_tokens, context_length())));
+  const size_t most = history.size() + static_cast<size_t>(std::min(request.max_tokens, context_length()));
+  history.reserve(most);
+  e.cached.reserve(most);
   const Clock::time_point decode_start = Clock::now();
   result.finish = FinishReason::kMaxTokens;
   std::string shown;
@@ -173,15 +188,29 @@ GenerateResult Engine::generate(const GenerateRequest& request, const std::funct
   }
   end_of_text();
   if (!shown.empty() && on_piece && result.finish != FinishReason::kCancelled) {
-    on_piece({result.tokens.empty() ? -1 : result.tokens.back(), shown, 0.0f, {}});
+    on_piece({-1, shown, 0.0f, {}});
   }
   result.decode_seconds = seconds_since(decode_start);
   return result;
 }
 
-int Engine::context_length() const { return impl_->model.config().max_positions; }
-int Engine::vocab_size() const { return impl_->model.config().vocab; }
-const std::vector<int>& Engine::stop_tokens() const { return impl_->stop_ids; }
+std::optional<int> Engine::token_id(std::string_view piece) const {
+  return impl_->tokenizer->id(piece);
+}
+
+std::string_view Engine::chat_format() const {
+  return chat_format_name(impl_->chat_format);
+}
+
+int Engine::context_length() const {
+  return impl_->model.config().max_positions;
+}
+int Engine::vocab_size() const {
+  return impl_->model.config().vocab;
+}
+const std::vector<int>& Engine::stop_tokens() const {
+  return impl_->stop_ids;
+}
 
 SamplingParams Engine::recommended_sampling() const {
   SamplingParams params;

@@ -34,6 +34,25 @@ ChatFormat chat_format_of(const Checkpoint& checkpoint) {
   return detect_chat_format(shipped_template(checkpoint), checkpoint.config().family == Family::kGemma4);
 }
 
+std::string_view chat_format_name(ChatFormat format) {
+  switch (format) {
+    case ChatFormat::kGemma3:
+      return "gemma3";
+    case ChatFormat::kGemma4:
+      return "gemma4";
+    case ChatFormat::kGemma4Interleaved:
+      break;
+  }
+  return "gemma4-interleaved";
+}
+
+std::optional<ChatFormat> find_chat_format(std::string_view name) {
+  for (const ChatFormat format : {ChatFormat::kGemma3, ChatFormat::kGemma4, ChatFormat::kGemma4Interleaved}) {
+    if (name == chat_format_name(format)) return format;
+  }
+  return std::nullopt;
+}
+
 std::vector<int> encode_with_bos(const Tokenizer& tokenizer, std::string_view text) {
   std::vector<int> ids = tokenizer.encode(text);
   if (ids.empty() || ids.front() != tokenizer.bos_id()) ids.insert(ids.begin(), tokenizer.bos_id());

@@ -1,6 +1,7 @@
 // From a checkpoint's files to the form of its prompts.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -11,9 +12,14 @@ namespace carat {
 class Checkpoint;
 class Tokenizer;
 
-/// The turn format that the checkpoint's shipped template (chat_template.jinja, tokenizer_config.json or GGUF metadata) asks for,
-/// or its family's current one when it ships none.
+/// The turn format that the checkpoint's shipped template (chat_template.jinja, tokenizer_config.json or GGUF metadata)
+/// asks for, or its family's current one when it ships none.
 ChatFormat chat_format_of(const Checkpoint& checkpoint);
+
+/// "gemma3", "gemma4" or "gemma4-interleaved".
+std::string_view chat_format_name(ChatFormat format);
+/// The format of that name; nullopt for any other word.
+std::optional<ChatFormat> find_chat_format(std::string_view name);
 
 /// Ids of `text` with control tokens parsed and BOS exactly once, at the front, whether or not the text begins with it.
 std::vector<int> encode_with_bos(const Tokenizer& tokenizer, std::string_view text);

@@ -61,20 +61,6 @@ KvCacheSpec Model::cache_spec(KvFormat format) const {
   return spec;
 }
 
-size_t Model::bytes_per_token() const {
-  const ModelConfig& c = config();
-  const auto row = [](const Matrix& m) { return m ? m.bytes() / static_cast<size_t>(m.rows) : 0; };
-  size_t bytes = row(weights_.embedding) + weights_.head.bytes() + row(weights_.pli_table);
-  if (weights_.pli_model_projection) bytes += weights_.pli_model_projection.bytes();
-  for (const LayerWeights& w : weights_.layers) {
-    for (const Matrix* m : {&w.q, &w.k, &w.v, &w.o, &w.mlp.gate, &w.mlp.up, &w.mlp.down, &w.pli_gate, &w.pli_projection, &w.router}) {
-      if (*m) bytes += m->bytes();
-    }
-    for (const MatrixStack* stack : {&w.expert_gate, &w.expert_up, &w.expert_down}) {
-      if (*stack) bytes += stack->at(0).bytes() * static_cast<size_t>(c.experts_per_token);
-    }
-  }
-  return bytes;
-}
+size_t Model::bytes_per_token() const { return carat::bytes_per_token(*checkpoint_); }
 
 }  // namespace carat

@@ -36,7 +36,7 @@ class Model {
   /// leave the batch.
   void forward(const Batch& batch, KvCache& cache, ForwardResult& result);
 
-  /// Bytes of weights that one decoded token reads (chosen experts only, one row of each table).
+  /// Bytes of weights that one decoded token reads: bytes_per_token (weights.h) of the checkpoint.
   size_t bytes_per_token() const;
 
  private:

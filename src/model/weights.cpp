@@ -132,4 +132,23 @@ Weights load_weights(const Checkpoint& checkpoint, const ModelPlan& plan, Device
   return weights;
 }
 
+size_t bytes_per_token(const Checkpoint& checkpoint) {
+  const ModelConfig& c = checkpoint.config();
+  size_t bytes = 0;
+  for (const TensorInfo& tensor : checkpoint.tensors()) {
+    if (tensor.canonical.empty() || tensor.shape.empty() || tensor.shape.front() < 1) continue;
+    const size_t row = tensor.bytes / static_cast<size_t>(tensor.shape.front());  // of a stack: one expert
+    if (tensor.canonical == "embed_tokens") {
+      bytes += row + (c.tied_head ? tensor.bytes : 0);
+    } else if (tensor.canonical == "embed_tokens_per_layer") {
+      bytes += row;
+    } else if (tensor.canonical.find(".experts.") != std::string::npos) {
+      bytes += row * static_cast<size_t>(c.experts_per_token);
+    } else {
+      bytes += tensor.bytes;
+    }
+  }
+  return bytes;
+}
+
 }  // namespace carat

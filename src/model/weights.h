@@ -48,4 +48,8 @@ struct Weights {
 /// (1 + w) norms added. Throws Error naming the tensor that is missing or has another shape than the configuration says.
 Weights load_weights(const Checkpoint& checkpoint, const ModelPlan& plan, Device& device);
 
+/// Bytes of weights that one decoded token reads: chosen experts only, one row of each table, the head whole. Looks at the
+/// checkpoint's list of tensors alone, so it costs nothing however large the model is.
+size_t bytes_per_token(const Checkpoint& checkpoint);
+
 }  // namespace carat
