@@ -140,6 +140,8 @@ def variant():
     added = [
         ("<bos>", False, True), ("<unk>", False, True), ("<|s p|>", True, True), ("c a", True, False),
         ("<|t|>", False, True), ("|>|", False, False), ("ab", False, False), ("abx", False, False),
+        # no pieces of the model, though its characters could make them
+        ("xb", False, True), ("q", False, True),
     ]  # fmt: skip
     ids = {piece: i for i, piece in enumerate(pieces)}
     extra = {}

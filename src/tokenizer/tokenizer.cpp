@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <utility>
 
 #include "base/error.h"
@@ -31,17 +33,16 @@ auto with_padding(const MappedFile& file, const Read& read) {
 }  // namespace
 
 void complete(TokenizerParts& parts) {
-  if (parts.bos_id == Vocabulary::kNone) parts.bos_id = parts.vocabulary.find("<bos>");
+  if (parts.bos_id == Vocabulary::kNone) parts.bos_id = parts.find("<bos>");
   if (parts.bos_id == Vocabulary::kNone) {
     fail("{}: names no beginning-of-sequence token and has no \"<bos>\"", parts.origin);
   }
   for (const char* name : {"<eos>", "<end_of_turn>", "<turn|>", "<|tool_response>"}) {
-    const int id = parts.vocabulary.find(name);
+    const int id = parts.find(name);
     if (id != Vocabulary::kNone && parts.special[static_cast<size_t>(id)]) parts.eos_ids.push_back(id);
   }
   std::ranges::sort(parts.eos_ids);
-  const auto repeated = std::ranges::unique(parts.eos_ids);
-  parts.eos_ids.erase(repeated.begin(), repeated.end());
+  parts.eos_ids.erase(std::unique(parts.eos_ids.begin(), parts.eos_ids.end()), parts.eos_ids.end());
 }
 
 struct Tokenizer::Impl {
@@ -51,6 +52,7 @@ struct Tokenizer::Impl {
         marks_spaces(parts.marks_spaces),
         added(std::move(parts.added)),
         added_normalized(std::move(parts.added_normalized)),
+        outside_model(std::move(parts.outside_model)),
         special(std::move(parts.special)),
         bos_id(parts.bos_id),
         eos_ids(std::move(parts.eos_ids)) {}
@@ -97,6 +99,7 @@ struct Tokenizer::Impl {
   const BpeModel model;
   const bool marks_spaces;
   const AddedTokens added, added_normalized;
+  const std::map<std::string, int, std::less<>> outside_model;
   const std::vector<bool> special;
   const int bos_id;
   const std::vector<int> eos_ids;
@@ -181,8 +184,9 @@ std::string_view Tokenizer::piece(int id) const {
 }
 
 std::optional<int> Tokenizer::id(std::string_view piece) const {
-  const int id = impl_->model.vocabulary().find(piece);
-  return id == Vocabulary::kNone ? std::nullopt : std::optional<int>(id);
+  if (const int id = impl_->model.vocabulary().find(piece); id != Vocabulary::kNone) return id;
+  const auto added_only = impl_->outside_model.find(piece);
+  return added_only == impl_->outside_model.end() ? std::nullopt : std::optional<int>(added_only->second);
 }
 
 bool Tokenizer::is_special(int id) const {

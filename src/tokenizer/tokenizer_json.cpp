@@ -256,15 +256,17 @@ class JsonReader {
   void finish_added_tokens() {
     Vocabulary& vocabulary = parts_.vocabulary;
     for (const AddedToken& token : added_) {
-      const int known = vocabulary.find(token.content);
-      if (known != Vocabulary::kNone && known != token.id) {
+      const int known = parts_.find(token.content);
+      if (known == token.id) continue;
+      if (known != Vocabulary::kNone) {
         fail("{}: added token \"{}\" has the id {}, but {} elsewhere in the file", origin(), token.content, token.id,
              known);
       }
-      if (known == Vocabulary::kNone && vocabulary.add(token.id, token.content) == Vocabulary::Added::kIdTaken) {
+      if (vocabulary.add_unlisted(token.id, token.content) == Vocabulary::Added::kIdTaken) {
         fail("{}: added token \"{}\" has the id {}, which belongs to \"{}\"", origin(), token.content, token.id,
              vocabulary.piece(token.id));
       }
+      parts_.outside_model.emplace(token.content, token.id);
     }
     parts_.special.assign(static_cast<size_t>(vocabulary.size()), false);
     for (const AddedToken& token : added_) {
@@ -320,7 +322,7 @@ void read_tokenizer_config(std::string_view json, size_t capacity, const std::st
       if (token.is_object()) token = token.value("content", nlohmann::json());
       if (token.is_null()) continue;
       if (!token.is_string()) fail("{}: {} is not a string", origin, is_bos ? "bos_token" : "eos_token");
-      const int id = parts.vocabulary.find(token.get_ref<const std::string&>());
+      const int id = parts.find(token.get_ref<const std::string&>());
       if (id == Vocabulary::kNone) {
         fail("{}: {} is \"{}\", which is not in {}", origin, is_bos ? "bos_token" : "eos_token",
              token.get_ref<const std::string&>(), parts.origin);

@@ -1,7 +1,8 @@
 // What the readers of tokenizer files hand to Tokenizer.
 #pragma once
 
-#include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,12 +21,20 @@ struct TokenizerParts {
   Vocabulary vocabulary;
   Merges merges;
   BpeOptions bpe;
-  bool marks_spaces = true;      // the normaliser replaces spaces by kSpaceMark
-  AddedTokens added;             // found in the text as it is
-  AddedTokens added_normalized;  // found in the normalised text between those
-  std::vector<bool> special;     // by id
+  bool marks_spaces = true;                               // the normaliser replaces spaces by kSpaceMark
+  AddedTokens added;                                      // found in the text as it is
+  AddedTokens added_normalized;                           // found in the normalised text between those
+  std::map<std::string, int, std::less<>> outside_model;  // added tokens that BPE never makes: no pieces of the model
+  std::vector<bool> special;                              // by id
   int bos_id = Vocabulary::kNone;
   std::vector<int> eos_ids;  // sorted, without duplicates
+
+  /// The id of a piece, of the model or added; kNone when there is none.
+  int find(std::string_view piece) const {
+    if (const int id = vocabulary.find(piece); id != Vocabulary::kNone) return id;
+    const auto added_only = outside_model.find(piece);
+    return added_only == outside_model.end() ? Vocabulary::kNone : added_only->second;
+  }
 };
 
 /// tokenizer.json as Hugging Face's `tokenizers` writes it. Throws Error for what is damaged or not supported.

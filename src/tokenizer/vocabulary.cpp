@@ -45,16 +45,20 @@ void Vocabulary::reserve(size_t pieces, size_t bytes) {
   if (slots > slots_.size()) rehash(slots);
 }
 
-Vocabulary::Added Vocabulary::add(int id, std::string_view piece) {
+Vocabulary::Added Vocabulary::add_unlisted(int id, std::string_view piece) {
   if (arena_.size() + piece.size() >= kAbsent) fail("the vocabulary's pieces have more than 4 GiB of text");
   const auto index = static_cast<size_t>(id);
   if (index >= pieces_.size()) pieces_.resize(index + 1);
   if (pieces_[index].offset != kAbsent) return Added::kIdTaken;
-  if ((used_ + 1) * 4 > slots_.size() * 3) rehash(std::max<size_t>(1024, slots_.size() * 2));
   pieces_[index] = {static_cast<uint32_t>(arena_.size()), static_cast<uint32_t>(piece.size())};
   arena_.append(piece);
-  longest_ = std::max(longest_, piece.size());
+  return Added::kNew;
+}
 
+Vocabulary::Added Vocabulary::add(int id, std::string_view piece) {
+  if (add_unlisted(id, piece) == Added::kIdTaken) return Added::kIdTaken;
+  if ((used_ + 1) * 4 > slots_.size() * 3) rehash(std::max<size_t>(1024, slots_.size() * 2));
+  longest_ = std::max(longest_, piece.size());
   const uint64_t hash = hash_of(piece);
   size_t i = hash & mask_;
   for (; slots_[i].id != kNone; i = (i + 1) & mask_) {

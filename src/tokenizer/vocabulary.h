@@ -22,6 +22,8 @@ class Vocabulary {
   /// Gives the piece to `id` (0 <= id < kMaxIds). An id that has a piece keeps it. A piece that already has an id is
   /// stored, but find() keeps answering with the first.
   Added add(int id, std::string_view piece);
+  /// The same, but find() does not know the piece.
+  Added add_unlisted(int id, std::string_view piece);
 
   /// The id of a piece; kNone when there is none.
   int find(std::string_view piece) const {

@@ -1,6 +1,7 @@
 // Ids against Hugging Face's `tokenizers`, text for text, and the laws that hold for any bytes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <random>
 #include <sstream>

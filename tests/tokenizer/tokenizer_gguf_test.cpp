@@ -1,6 +1,7 @@
 // The vocabularies inside GGUF files against the tokenizer.json that they were converted from.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 
