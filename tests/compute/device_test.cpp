@@ -78,12 +78,7 @@ class Formats : public testing::TestWithParam<std::tuple<WeightCase, Precision>>
  protected:
   const WeightCase& weight() const { return std::get<0>(GetParam()); }
   Precision precision() const { return std::get<1>(GetParam()); }
-
-  /// A width near `wish` that the format allows; floats take any width, also odd ones.
-  int64_t width(int64_t wish) const {
-    const int64_t step = weight().column_step();
-    return (wish + step - 1) / step * step;
-  }
+  int64_t width(int64_t wish) const { return weight().width(wish); }
 };
 
 TEST_P(Formats, NormProject) {

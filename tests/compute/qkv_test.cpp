@@ -92,7 +92,7 @@ TEST_P(FinishQkv, NormalisesRotatesAndWrites) {
             const auto got_key = cache.get(tokens[r].sequence, tokens[r].position, CachePart::kKey, h);
             const auto got_value = cache.get(tokens[r].sequence, tokens[r].position, CachePart::kValue, h);
             for (size_t d = 0; d < dim; ++d) {
-              // Twice: a value on the edge of two roundings may fall to either side.
+              // The float32 error may carry a value over the edge between two roundings.
               ASSERT_NEAR(got_key[d], key[d].value, key[d].error + 1.001 * cache_rounding(format, key[d].value));
               ASSERT_NEAR(got_value[d], value[d].value,
                           value[d].error + 1.001 * cache_rounding(format, value[d].value));

@@ -73,10 +73,7 @@ class SameBits : public testing::TestWithParam<Parameters> {
  protected:
   const WeightCase& weight() const { return std::get<0>(GetParam()); }
   Precision precision() const { return std::get<1>(GetParam()); }
-  int64_t width(int64_t wish) const {
-    const int64_t step = weight().column_step();
-    return (wish + step - 1) / step * step;
-  }
+  int64_t width(int64_t wish) const { return weight().width(wish); }
 };
 class SameBitsInEveryFormat : public SameBits {};
 

@@ -61,6 +61,8 @@ struct WeightCase {
 
   /// Widths of matrices in this format are multiples of this.
   int column_step() const { return group > 0 ? group : block_shape(format).cols; }
+  /// The smallest allowed width that is not below `wish`; floats take any, also odd ones.
+  int64_t width(int64_t wish) const { return (wish + column_step() - 1) / column_step() * column_step(); }
   bool is_float() const {
     return format == WeightFormat::kF32 || format == WeightFormat::kF16 || format == WeightFormat::kBF16;
   }
