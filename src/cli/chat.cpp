@@ -52,7 +52,6 @@ std::atomic<bool> interrupted{false};
 class CatchInterrupt {
  public:
   explicit CatchInterrupt(bool active) : active_(active) {
-    interrupted = false;
     if (!active_) return;
     struct sigaction action {};
     action.sa_handler = [](int) { interrupted = true; };
@@ -226,7 +225,7 @@ class Chat {
     request.sampling = sampling_;
     request.sampling.seed += turn_++;  // each answer its own numbers, the whole session reproducible
     request.max_tokens = max_tokens_;
-    const CatchInterrupt catching(interactive_);
+    interrupted = false;
     Progress progress("reading", request.prompt.size(), ProgressUnit::kItems);
     request.on_prefill = [&](int64_t done, int64_t total) {
       if (interrupted) throw Interrupted{};
@@ -312,6 +311,7 @@ int run(const Flags& flags) {
   LineReader reader(history_file());
   Chat chat(flags, Engine::load(resolve_model(flags.model.model), flags.model.engine_options()), reader.interactive());
   if (reader.interactive()) fmt::print("{}. /help lists the commands.\n", chat.engine().description());
+  const CatchInterrupt catching(reader.interactive());
   int status = 0;
   while (true) {
     Message message;

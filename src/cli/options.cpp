@@ -71,7 +71,9 @@ void add_sampling_flags(CLI::App& verb, SamplingFlags& flags) {
   verb.add_option("--hlg-toe", flags.hlg_toe, "Softness of its lower end")->group(group);
   verb.add_option("--hlg-pivot-offset", flags.hlg_pivot_offset, "How far below the best token its middle lies")
       ->group(group);
-  verb.add_option("--seed", flags.seed, "Same seed, same text (default: a fresh one)")->group(group);
+  verb.add_option("--seed", flags.seed, "Same seed, same text (default: a fresh one)")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <clocale>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
@@ -46,10 +47,12 @@ struct LineReader::Editor {
     el_set(line.get(), EL_EDITOR, "emacs");
     el_set(line.get(), EL_HIST, &::history, history.get());
     el_source(line.get(), nullptr);  // ~/.editrc
-    // While a line is being typed Ctrl-C is a key like others; it drops the line.
-    el_set(line.get(), EL_SETTY, "-d", "intr=", nullptr);
+    // While a line is being typed these are keys like others, and no signals.
+    el_set(line.get(), EL_SETTY, "-d", "-isig", nullptr);
     el_set(line.get(), EL_ADDFN, "carat-drop-line", "Drop the line", &Editor::drop_line);
     el_set(line.get(), EL_BIND, "^C", "carat-drop-line", nullptr);
+    el_set(line.get(), EL_ADDFN, "carat-suspend", "Suspend the program", &Editor::suspend);
+    el_set(line.get(), EL_BIND, "^Z", "carat-suspend", nullptr);
   }
 
   template <typename... Args>
@@ -66,6 +69,13 @@ struct LineReader::Editor {
   static unsigned char drop_line(EditLine* line, wint_t) {
     of(line)->interrupted = true;
     return CC_EOF;
+  }
+
+  static unsigned char suspend(EditLine* line, wint_t) {
+    el_set(line, EL_PREP_TERM, 0);
+    std::raise(SIGTSTP);
+    el_set(line, EL_PREP_TERM, 1);
+    return CC_REDISPLAY;
   }
 
   void remember(const char* text) {
