@@ -60,8 +60,9 @@ inline int argmax(const float* row, int64_t n) {
   return best;
 }
 
-/// Compares rows of logits [rows, vocab] in float64.
-inline Difference compare(const std::vector<float>& reference, const std::vector<float>& engine, int64_t vocab) {
+/// Compares rows of logits [rows, vocab] in float64. A best token that the reference prefers by no more than `tie` may differ.
+inline Difference compare(const std::vector<float>& reference, const std::vector<float>& engine, int64_t vocab,
+                          double tie = 0.0) {
   Difference d;
   const auto rows = static_cast<int64_t>(reference.size()) / vocab;
   const auto log_sum = [&](const float* row) {
@@ -84,7 +85,7 @@ inline Difference compare(const std::vector<float>& reference, const std::vector
     }
     d.max_kl = std::max(d.max_kl, kl);
     d.mean_kl += kl / static_cast<double>(rows);
-    if (argmax(a, vocab) != argmax(b, vocab)) {
+    if (a[argmax(a, vocab)] - a[argmax(b, vocab)] > tie) {
       ++d.top1_unequal;
       if (d.first_unequal < 0) d.first_unequal = static_cast<int>(r);
     }
