@@ -54,7 +54,6 @@ ThreadPool::~ThreadPool() {
   {
     const std::lock_guard lock(mutex_);
     stop_.store(true);
-    epoch_.fetch_add(1);
   }
   wake_.notify_all();
   for (std::thread& worker : workers_) worker.join();
@@ -65,14 +64,15 @@ void ThreadPool::fork_join(int64_t count, Call call, const void* context) {
   context_ = context;
   count_ = count;
   next_.store(0, std::memory_order_relaxed);
-  running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  epoch_.fetch_add(1);  // sequentially consistent, as is sleepers_: a worker either sees the epoch or is seen asleep
+  // Sequentially consistent, as sleepers_ is: a worker that falls asleep either sees the open gate or is seen asleep.
+  gate_.store(((gate_.load(std::memory_order_relaxed) & ~(kOpen | kInside)) + kEpoch) | kOpen);
   if (sleepers_.load() > 0) {
     { const std::lock_guard lock(mutex_); }
     wake_.notify_all();
   }
   drain(0);
-  for (int spins = 0; running_.load(std::memory_order_acquire) > 0; ++spins) {
+  gate_.fetch_and(~kOpen, std::memory_order_relaxed);
+  for (int spins = 0; (gate_.load(std::memory_order_acquire) & kInside) != 0; ++spins) {
     if (spins < kSpins) {
       relax();
     } else {
@@ -89,23 +89,25 @@ void ThreadPool::drain(int thread) {
 }
 
 void ThreadPool::work(int thread) {
-  uint64_t seen = 0;
-  while (true) {
-    int spins = 0;
-    while (epoch_.load(std::memory_order_acquire) == seen) {
-      if (++spins < kSpins) {
-        relax();
-        continue;
-      }
+  uint64_t seen = 0;  // epoch of the last loop entered
+  const auto is_new = [&](uint64_t gate) { return (gate & kOpen) != 0 && gate / kEpoch != seen; };
+  for (int spins = 0; !stop_.load(std::memory_order_relaxed);) {
+    uint64_t gate = gate_.load(std::memory_order_relaxed);
+    if (is_new(gate)) {
+      if (!gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire, std::memory_order_relaxed)) continue;
+      seen = gate / kEpoch;
+      drain(thread);
+      gate_.fetch_sub(1, std::memory_order_release);
+      spins = 0;
+    } else if (++spins < kSpins) {
+      relax();
+    } else {
       std::unique_lock lock(mutex_);
       sleepers_.fetch_add(1);
-      wake_.wait(lock, [&] { return epoch_.load() != seen; });
+      wake_.wait(lock, [&] { return stop_.load() || is_new(gate_.load()); });
       sleepers_.fetch_sub(1);
+      spins = 0;
     }
-    seen = epoch_.load(std::memory_order_acquire);
-    if (stop_.load()) return;
-    drain(thread);
-    running_.fetch_sub(1, std::memory_order_release);
   }
 }
 

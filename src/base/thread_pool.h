@@ -44,18 +44,24 @@ class ThreadPool {
   void work(int thread);
   void drain(int thread);
 
+  // The loop in progress, or none, in one word: [epoch | open | workers inside]. A worker may enter while the loop is open; the
+  // forking thread closes it when no iteration is left to hand out, and waits for those inside only. So a worker that the system
+  // has not scheduled delays nobody.
+  static constexpr uint64_t kOpen = uint64_t{1} << 16;
+  static constexpr uint64_t kInside = kOpen - 1;
+  static constexpr uint64_t kEpoch = uint64_t{1} << 17;
+
   std::vector<std::thread> workers_;
-  // The current loop. Written by the forking thread before `epoch_` advances, read by workers after they see it.
+  // What the loop does: written while it is closed and empty, read by workers inside.
   Call call_ = nullptr;
   const void* context_ = nullptr;
   int64_t count_ = 0;
   alignas(64) std::atomic<int64_t> next_{0};
-  alignas(64) std::atomic<int> running_{0};
-  alignas(64) std::atomic<uint64_t> epoch_{0};
+  alignas(64) std::atomic<uint64_t> gate_{0};
   std::atomic<bool> stop_{false};
+  std::atomic<int> sleepers_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::atomic<int> sleepers_{0};
 };
 
 /// Number of physical cores in this process's affinity mask (hyper-threads counted once), at least 1.
