@@ -517,13 +517,28 @@ def test_chat_takes_any_bytes():
     assert run.returncode == 0, run.stderr
 
 
-def test_chat_reads_thoughts_apart(tmp_path):
-    """A model that is made to open a thought: what it says then is reasoning, not answer."""
-    channel = json.loads(output("tokenize", TALKER, "<|channel>", "--json"))["ids"]
-    assert len(channel) == 1
-    answer = generate(TALKER, "hello", "--greedy", "--max-tokens", "6")
-    forced = generate(TALKER, "hello", "--max-tokens", "6", "--temperature", "1", "--seed", "1", f"--logit-bias={channel[0]}:inf")
-    assert answer["text"] != "" and forced["tokens"] == channel * 6
+def test_thoughts_are_told_from_answers(tmp_path):
+    """Biased towards the markers, random weights think now and then: find a seed at which they do."""
+    marker = [json.loads(output("tokenize", TALKER, text, "--json"))["ids"] for text in ("<|channel>", "<channel|>")]
+    assert [len(ids) for ids in marker] == [1, 1]
+    flags = ["--thinking", "--temperature", "1", *(f"--logit-bias={ids[0]}:3" for ids in marker)]
+
+    def thinks(seed):
+        said = generate(TALKER, "hello", "--max-tokens", "30", "--seed", seed, *flags)
+        return said if said["text"] and said.get("reasoning") else None
+
+    seed, said = next((seed, said) for seed in range(100) if (said := thinks(seed)))
+    flags += ["--seed", str(seed)]
+    plain = output("generate", TALKER, "hello", "--max-tokens", "30", *flags)
+    assert plain.rstrip("\n") == said["text"].rstrip("\n")  # a pipe gets the answer alone
+    assert "<|channel>" in output("generate", TALKER, "hello", "--max-tokens", "30", "--specials", *flags)
+    log = tmp_path / "log.json"
+    run = carat("chat", TALKER, "--max-tokens", "30", *flags, stdin=f"hello\n/save {log}\n")
+    assert run.stdout.decode() == plain
+    answer = json.loads(log.read_text())[1]
+    assert answer["reasoning"] == said["reasoning"] and answer["content"] == said["text"]
+    terminal = Terminal("generate", TALKER, "hello", "--max-tokens", "30", *flags)
+    assert terminal.status() == 0 and "\x1b[2m" in terminal.text and "\x1b[0m" in terminal.text
 
 
 # --- a terminal -------------------------------------------------------------------------------------------------------
