@@ -93,13 +93,14 @@ int run(const Flags& flags) {
 
   // Text that is asked for as it is written, or continued, is not taken apart into thoughts, calls and answer.
   const bool plain = flags.raw || flags.specials;
+  const bool terminal = is_terminal(1);
   SpeechOutput speech(engine, text, !flags.json && !plain);
   Json logprobs = Json::array();
   const GenerateResult result = engine.generate(request, [&](const Piece& piece) {
     if (flags.logprobs >= 0 && piece.token >= 0) logprobs.push_back(token_json(engine, piece));
     if (!plain) return speech.push(piece);
     if (flags.json) return true;
-    const std::string shown = is_terminal(1) ? terminal_safe(piece.text) : std::string(piece.text);
+    const std::string shown = terminal ? terminal_safe(piece.text) : std::string(piece.text);
     std::fwrite(shown.data(), 1, shown.size(), stdout);
     return std::fflush(stdout) == 0;  // a reader that went away ends the work
   });

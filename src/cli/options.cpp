@@ -11,6 +11,21 @@
 #include "cli/terminal.h"
 
 namespace carat {
+namespace {
+
+std::pair<int, float> parse_bias(const std::string& bias) {
+  int id = 0;
+  float value = 0.0f;
+  const char* end = bias.data() + bias.size();
+  const auto [colon, id_error] = std::from_chars(bias.data(), end, id);
+  if (id_error == std::errc() && colon != end && *colon == ':') {
+    const auto [rest, value_error] = std::from_chars(colon + 1, end, value);
+    if (value_error == std::errc() && rest == end) return {id, value};
+  }
+  throw UsageError(fmt::format("--logit-bias is \"{}\"; expected ID:BIAS, such as 106:-5 or 106:-inf", bias));
+}
+
+}  // namespace
 
 EngineOptions ModelFlags::engine_options() const {
   EngineOptions options{
@@ -75,22 +90,6 @@ void add_sampling_flags(CLI::App& verb, SamplingFlags& flags) {
       ->check(CLI::NonNegativeNumber)
       ->group(group);
 }
-
-namespace {
-
-std::pair<int, float> parse_bias(const std::string& bias) {
-  int id = 0;
-  float value = 0.0f;
-  const char* end = bias.data() + bias.size();
-  const auto [colon, id_error] = std::from_chars(bias.data(), end, id);
-  if (id_error == std::errc() && colon != end && *colon == ':') {
-    const auto [rest, value_error] = std::from_chars(colon + 1, end, value);
-    if (value_error == std::errc() && rest == end) return {id, value};
-  }
-  throw UsageError(fmt::format("--logit-bias is \"{}\"; expected ID:BIAS, such as 106:-5 or 106:-inf", bias));
-}
-
-}  // namespace
 
 SamplingParams SamplingFlags::resolve(SamplingParams p) const {
   const auto set = [](auto& field, const auto& flag) {

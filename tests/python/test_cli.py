@@ -324,6 +324,50 @@ def test_inspect_for_people(model):
         assert f"\n{tensor['name']} " in every
 
 
+def write_large_model(directory):
+    """The shape of Gemma 3 27B in bfloat16: 62 layers, 54 GB, all of them a hole in the file."""
+    hidden, heads, kv_heads, head_dim, width, layers, vocab = 5376, 32, 16, 128, 21504, 62, 262208
+    config = json.loads((GOLDENS / "models/gemma3/bf16-hf/config.json").read_text())
+    config.update(hidden_size=hidden, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, vocab_size=vocab,
+                  intermediate_size=width, num_hidden_layers=layers, sliding_window=1024, query_pre_attn_scalar=168)
+    shapes = {"model.embed_tokens": [vocab, hidden], "model.norm": [hidden]}
+    for i in range(layers):
+        at = f"model.layers.{i}."
+        for name in ["input", "post_attention", "pre_feedforward", "post_feedforward"]:
+            shapes[f"{at}{name}_layernorm"] = [hidden]
+        for name, rows in [("q", heads), ("k", kv_heads), ("v", kv_heads)]:
+            shapes[f"{at}self_attn.{name}_proj"] = [rows * head_dim, hidden]
+        shapes.update({f"{at}self_attn.o_proj": [hidden, heads * head_dim], f"{at}self_attn.q_norm": [head_dim],
+                       f"{at}self_attn.k_norm": [head_dim], f"{at}mlp.gate_proj": [width, hidden],
+                       f"{at}mlp.up_proj": [width, hidden], f"{at}mlp.down_proj": [hidden, width]})
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        size = 2 * int(np.prod(shape))
+        header[f"{name}.weight"] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    raw = json.dumps(header).encode()
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(config))
+    with open(directory / "model.safetensors", "wb") as file:
+        file.write(len(raw).to_bytes(8, "little") + raw)
+        file.truncate(8 + len(raw) + end)
+    return end
+
+
+def test_inspect_reads_no_weights(tmp_path):
+    try:
+        size = write_large_model(tmp_path / "large")
+    except OSError as error:
+        pytest.skip(f"no room for a file with holes: {error}")
+    start = time.monotonic()
+    short = output("inspect", tmp_path / "large")
+    assert time.monotonic() - start < 5  # 54 GB would take longer even from memory
+    assert (tmp_path / "large" / "model.safetensors").stat().st_blocks * 512 < 16 << 20
+    assert len(short.splitlines()) <= 60 and "27.01 billion parameters" in short
+    report = json.loads(output("inspect", tmp_path / "large", "--json"))
+    assert report["bytes_used"] == size and len(report["layers"]) == 62
+
+
 # --- generate ---------------------------------------------------------------------------------------------------------
 
 
@@ -647,6 +691,26 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(tmp_path):
     terminal.type("/quit\r")
     assert terminal.status() == 0
     assert (tmp_path / "state" / "carat" / "history").exists()
+
+
+def test_ctrl_c_stops_the_reading_of_a_prompt(tmp_path):
+    talk = [{"role": "user", "content": "many words " * 8000}, {"role": "assistant", "content": "indeed"}]
+    (tmp_path / "talk.json").write_text(json.dumps(talk))
+    terminal = Terminal("chat", TALKER, "--load", tmp_path / "talk.json", "--chunk", "1", "--threads", "1")
+    terminal.wait_for("> ")
+    terminal.type("go on\r")
+    terminal.wait_for("reading [")
+    start = time.monotonic()
+    terminal.type("\x03")
+    terminal.wait_for("[stopped]")
+    assert time.monotonic() - start < 10
+    terminal.wait_for("> ")
+    terminal.type(f"/save {tmp_path}/after.json\r")  # the message without an answer is taken back
+    terminal.wait_for("2 messages are in")
+    assert json.loads((tmp_path / "after.json").read_text()) == talk
+    terminal.wait_for("> ")
+    terminal.type("/quit\r")
+    assert terminal.status() == 0
 
 
 def test_what_a_model_says_cannot_command_the_terminal():
