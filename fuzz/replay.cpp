@@ -1,4 +1,5 @@
-// Runs a fuzz target over files and directories named on the command line: seed corpora as tests, crashes as reproducers.
+// Runs a fuzz target over files and directories named on the command line: seed corpora as tests, crashes as
+// reproducers.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>

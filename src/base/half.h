@@ -8,7 +8,9 @@
 
 namespace carat {
 
-inline float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+inline float bf16_to_f32(uint16_t bits) {
+  return std::bit_cast<float>(uint32_t{bits} << 16);
+}
 
 /// Round to nearest even; NaN stays NaN.
 inline uint16_t f32_to_bf16(float value) {

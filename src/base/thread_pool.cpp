@@ -1,13 +1,12 @@
 #include "base/thread_pool.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <fstream>
 #include <set>
 #include <string>
-
-#include <fmt/format.h>
 
 namespace carat {
 namespace {

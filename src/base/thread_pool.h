@@ -14,7 +14,8 @@ namespace carat {
 /// Runs the iterations of a loop on a fixed set of threads. The calling thread takes part, so a pool of one thread
 /// starts none. Iterations are handed out dynamically; which thread runs which is unspecified, so a body must write
 /// only what belongs to its own iteration. Between loops the workers spin briefly, then sleep.
-/// One loop at a time: `run` must not be called from two threads at once, nor from inside a body. Bodies must not throw.
+/// One loop at a time: `run` must not be called from two threads at once, nor from inside a body. Bodies must not
+/// throw.
 class ThreadPool {
  public:
   /// `threads` >= 1 in total; 0 means one per physical core that this process may use.
@@ -33,8 +34,9 @@ class ThreadPool {
       for (int64_t i = 0; i < count; ++i) body(i, 0);
       return;
     }
-    fork_join(count, [](const void* context, int64_t i, int thread) { (*static_cast<const Body*>(context))(i, thread); },
-              &body);
+    fork_join(
+        count, [](const void* context, int64_t i, int thread) { (*static_cast<const Body*>(context))(i, thread); },
+        &body);
   }
 
  private:
@@ -44,9 +46,9 @@ class ThreadPool {
   void work(int thread);
   void drain(int thread);
 
-  // The loop in progress, or none, in one word: [epoch | open | workers inside]. A worker may enter while the loop is open; the
-  // forking thread closes it when no iteration is left to hand out, and waits for those inside only. So a worker that the system
-  // has not scheduled delays nobody.
+  // The loop in progress, or none, in one word: [epoch | open | workers inside]. A worker may enter while the loop is
+  // open; the forking thread closes it when no iteration is left to hand out, and waits for those inside only. So a
+  // worker that the system has not scheduled delays nobody.
   static constexpr uint64_t kOpen = uint64_t{1} << 16;
   static constexpr uint64_t kInside = kOpen - 1;
   static constexpr uint64_t kEpoch = uint64_t{1} << 17;

@@ -9,7 +9,9 @@ namespace {
 
 constexpr int64_t kSlabBlocks = 4;
 
-int64_t blocks_of(int64_t positions) { return (positions + kKvBlock - 1) / kKvBlock; }
+int64_t blocks_of(int64_t positions) {
+  return (positions + kKvBlock - 1) / kKvBlock;
+}
 
 }  // namespace
 
@@ -67,7 +69,8 @@ std::byte* KvCache::take_block(Pool& pool) {
     // Kernels may read rows of a block that nobody wrote, with weight zero: they must be finite.
     const std::vector<std::byte> zeros(bytes);
     device_.upload(slab.data(), zeros.data(), bytes);
-    for (int64_t i = kSlabBlocks; i-- > 0;) pool.free.push_back(slab.data() + static_cast<size_t>(i) * pool.block_bytes);
+    for (int64_t i = kSlabBlocks; i-- > 0;)
+      pool.free.push_back(slab.data() + static_cast<size_t>(i) * pool.block_bytes);
     pool.slabs.push_back(std::move(slab));
     bytes_ += bytes;
   }

@@ -36,7 +36,8 @@ class KvCache {
   /// Number of positions of the sequence.
   int64_t length(int id) const { return sequence(id).length; }
 
-  /// Makes room for `rows` more positions, whose keys and values the caller then writes. Throws Error when rows > max_rows.
+  /// Makes room for `rows` more positions, whose keys and values the caller then writes. Throws Error when rows >
+  /// max_rows.
   void extend(int id, int64_t rows);
 
   /// Whether the sequence can be cut to `length`: rings must still hold the window before it.
@@ -60,7 +61,7 @@ class KvCache {
   struct Sequence {
     bool used = false;
     int64_t length = 0;
-    int64_t highest = 0;  // positions ever written: what a ring may have overwritten
+    int64_t highest = 0;                          // positions ever written: what a ring may have overwritten
     std::vector<std::vector<std::byte*>> blocks;  // per layer; a ring's table has its full size, filled on first use
   };
   struct Pool {
@@ -78,9 +79,9 @@ class KvCache {
 
   Device& device_;
   KvCacheSpec spec_;
-  std::vector<Pool> pools_;                       // per layer
+  std::vector<Pool> pools_;  // per layer
   std::vector<Sequence> sequences_;
-  std::vector<std::vector<KvSequence>> views_;    // per layer, indexed by sequence id
+  std::vector<std::vector<KvSequence>> views_;  // per layer, indexed by sequence id
   size_t bytes_ = 0;
 };
 

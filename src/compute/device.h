@@ -1,9 +1,9 @@
 // The operations that a Gemma model needs, as large as fusion wants. A backend implements these and nothing else.
 //
 // All activations are float32, row-major, one row a token; pointers are memory of the device. Operations are called in
-// order from one thread at a time and have finished (or behave as if) when they return. The arithmetic meaning of each is
-// its formula in exact arithmetic, as compute/reference computes it in float64; backends round differently. On the CPU
-// backend a row's result depends on that row's inputs alone, bit for bit (ARCHITECTURE.md, law 2).
+// order from one thread at a time and have finished (or behave as if) when they return. The arithmetic meaning of each
+// is its formula in exact arithmetic, as compute/reference computes it in float64; backends round differently. On the
+// CPU backend a row's result depends on that row's inputs alone, bit for bit (ARCHITECTURE.md, law 2).
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,9 @@
 
 namespace carat {
 
-inline size_t kv_element_bytes(KvFormat format) { return format == KvFormat::kF32 ? 4 : 2; }
+inline size_t kv_element_bytes(KvFormat format) {
+  return format == KvFormat::kF32 ? 4 : 2;
+}
 
 /// Keys and values are stored in blocks of this many positions, aligned to absolute positions.
 constexpr int64_t kKvBlock = 64;
@@ -40,7 +42,7 @@ struct KvLayer {
 
 /// What attention needs to know of one row of a batch.
 struct TokenRow {
-  int sequence = 0;       // index into KvLayer::sequences
+  int sequence = 0;  // index into KvLayer::sequences
   int64_t position = 0;
   int64_t key_begin = 0;  // the row sees keys of its sequence at positions [key_begin, key_end)
   int64_t key_end = 0;
@@ -61,14 +63,14 @@ struct Norm {
 struct QkvArgs {
   int64_t rows = 0;
   int heads = 0;
-  float* q = nullptr;  // [rows, heads, head_dim], in place: rope(norm(q))
+  float* q = nullptr;        // [rows, heads, head_dim], in place: rope(norm(q))
   const float* k = nullptr;  // [rows, kv_heads, head_dim]; null on layers that share another layer's K/V
   const float* v = nullptr;  // likewise; may equal k (K=V layers)
   Norm q_norm, k_norm;
-  std::optional<Norm> v_norm;      // Gemma 4 normalises v (without weight); Gemma 3 does not
+  std::optional<Norm> v_norm;  // Gemma 4 normalises v (without weight); Gemma 3 does not
   const RopeTable* rope = nullptr;
   std::span<const TokenRow> tokens;
-  KvLayer cache;                   // receives rope(norm(k)) and norm(v) at each row's position
+  KvLayer cache;  // receives rope(norm(k)) and norm(v) at each row's position
 };
 
 struct AttentionArgs {
@@ -96,16 +98,16 @@ struct MlpWeights {
 struct MoeArgs {
   int64_t rows = 0;
   MlpWeights dense;
-  Norm dense_pre_norm;     // pre_feedforward_layernorm
-  Norm dense_post_norm;    // post_feedforward_layernorm_1
-  Norm router_norm;        // weight = router.scale * hidden^-0.5
-  Matrix router;           // [experts, hidden]
+  Norm dense_pre_norm;                      // pre_feedforward_layernorm
+  Norm dense_post_norm;                     // post_feedforward_layernorm_1
+  Norm router_norm;                         // weight = router.scale * hidden^-0.5
+  Matrix router;                            // [experts, hidden]
   const float* per_expert_scale = nullptr;  // [experts]
   int experts_per_token = 0;
   MatrixStack gate, up, down;
-  Norm expert_pre_norm;    // pre_feedforward_layernorm_2
-  Norm expert_post_norm;   // post_feedforward_layernorm_2
-  Residual residual;       // its norm is post_feedforward_layernorm, over the sum of both branches
+  Norm expert_pre_norm;   // pre_feedforward_layernorm_2
+  Norm expert_post_norm;  // post_feedforward_layernorm_2
+  Residual residual;      // its norm is post_feedforward_layernorm, over the sum of both branches
 };
 
 class Device {
@@ -131,13 +133,15 @@ class Device {
   /// out[i] = x[source[i]] for rows of `width` floats; out and x do not overlap.
   virtual void gather_rows(const float* x, std::span<const int> source, int64_t width, float* out) = 0;
 
-  /// Per-layer inputs of Gemma E models: out[r, l, :] = 2^-0.5 * (norm((projection x_r) * hidden^-0.5)[l] + token[r, l, :])
-  /// where the projection's output is cut in slices of `width` and `token` is table[ids] * sqrt(width). out [rows, layers * width].
+  /// Per-layer inputs of Gemma E models: out[r, l, :] = 2^-0.5 * (norm((projection x_r) * hidden^-0.5)[l] + token[r, l,
+  /// :]) where the projection's output is cut in slices of `width` and `token` is table[ids] * sqrt(width). out [rows,
+  /// layers * width].
   virtual void per_layer_inputs(const float* x, int64_t rows, const Matrix& table, std::span<const int> ids,
                                 const Matrix& projection, const Norm& norm, int width, float* out) = 0;
 
   /// Every projection of norm(x). x [rows, hidden].
-  virtual void norm_project(const float* x, int64_t rows, const Norm& norm, std::span<const Projection> projections) = 0;
+  virtual void norm_project(const float* x, int64_t rows, const Norm& norm,
+                            std::span<const Projection> projections) = 0;
 
   /// q/k/v norms, rotations, and the write of K and V into the cache.
   virtual void finish_qkv(const QkvArgs& args) = 0;
@@ -162,7 +166,8 @@ class Device {
   /// out = norm(x), [rows, width].
   virtual void norm(const float* x, int64_t rows, int64_t width, const Norm& norm, float* out) = 0;
 
-  /// logits = head x, then softcap * tanh(logits / softcap) when softcap > 0. x is already normalised; logits [rows, vocab].
+  /// logits = head x, then softcap * tanh(logits / softcap) when softcap > 0. x is already normalised; logits [rows,
+  /// vocab].
   virtual void head(const float* x, int64_t rows, const Matrix& head, float softcap, float* logits) = 0;
 };
 

@@ -7,8 +7,8 @@
 
 namespace carat {
 
-/// Rotations of one attention kind. A head of width D rotates pairs (i, i + D/2) for i < pairs(); the other dims are left
-/// untouched, exactly. Angles are position * frequency(i), computed in float64 whatever the position, so that long
+/// Rotations of one attention kind. A head of width D rotates pairs (i, i + D/2) for i < pairs(); the other dims are
+/// left untouched, exactly. Angles are position * frequency(i), computed in float64 whatever the position, so that long
 /// contexts do not drift.
 class RopeTable {
  public:

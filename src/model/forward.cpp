@@ -21,8 +21,8 @@ void Model::forward(const Batch& batch, KvCache& cache, ForwardResult& result) {
     const LayerWeights& w = weights_.layers[static_cast<size_t>(i)];
     const KvLayer kv = cache.layer(plan.cache);
 
-    // After the last layer that owns keys and values, a row that nobody asks anything of has done all that it is for: in models
-    // with shared KV that skips most of prefill, exactly.
+    // After the last layer that owns keys and values, a row that nobody asks anything of has done all that it is for:
+    // in models with shared KV that skips most of prefill, exactly.
     if (i == plan_.last_owner && static_cast<int64_t>(wanted_.size()) < rows_) {
       project(Part::kKeyValue, plan, w, kv);
       if (wanted_.empty()) {
@@ -92,8 +92,8 @@ void Model::prepare_per_layer_inputs() {
   compute(late_, plan_.last_owner, c.layer_count() - plan_.last_owner, gathered_.data(), batch_rows_of_);
 }
 
-/// q = rope(norm(Wq n)), k = rope(norm(Wk n)), v = norm(Wv n) with n = norm(x); k and v go to the cache. On K=V layers v is the
-/// raw key projection. Gemma 3 does not normalise v.
+/// q = rope(norm(Wq n)), k = rope(norm(Wk n)), v = norm(Wv n) with n = norm(x); k and v go to the cache. On K=V layers
+/// v is the raw key projection. Gemma 3 does not normalise v.
 void Model::project(Part part, const LayerPlan& plan, const LayerWeights& w, const KvLayer& kv) {
   const bool query = part != Part::kKeyValue;
   const bool key_value = part != Part::kQuery;
@@ -131,8 +131,8 @@ void Model::attend(const LayerPlan& plan, const LayerWeights& w, const KvLayer& 
   device_->project_norm_residual(attended_.data(), rows_, w.o, {x_.data(), norm(w.post_attention_norm)});
 }
 
-/// x += norm(MLP(norm(x))), with experts beside the MLP where the model has them. The layer scalar multiplies the whole residual
-/// stream at the very end of a layer.
+/// x += norm(MLP(norm(x))), with experts beside the MLP where the model has them. The layer scalar multiplies the whole
+/// residual stream at the very end of a layer.
 void Model::feed_forward(const LayerWeights& w) {
   const Residual residual{x_.data(), norm(w.post_mlp_norm), config().pli_width > 0 ? 1.0f : w.scalar};
   if (!config().has_moe()) {
@@ -160,9 +160,9 @@ void Model::add_per_layer_input(int layer, const LayerWeights& w) {
   const int width = config().pli_width;
   if (width == 0) return;
   const PerLayerInputs& part = layer < early_.first_layer + early_.layers ? early_ : late_;
-  device_->per_layer_gate(rows_, w.pli_gate, part.values.data() + static_cast<int64_t>(layer - part.first_layer) * width,
-                          static_cast<int64_t>(part.layers) * width, w.pli_projection,
-                          {x_.data(), norm(w.post_pli_norm), w.scalar});
+  device_->per_layer_gate(
+      rows_, w.pli_gate, part.values.data() + static_cast<int64_t>(layer - part.first_layer) * width,
+      static_cast<int64_t>(part.layers) * width, w.pli_projection, {x_.data(), norm(w.post_pli_norm), w.scalar});
 }
 
 /// Keeps the rows of `wanted_`, in order.
@@ -196,7 +196,8 @@ void Model::collect_taps(const Batch& batch, int layer, const float* values, For
   for (int64_t r = 0; r < rows_; ++r) {
     if (!batch.rows[static_cast<size_t>(source_[static_cast<size_t>(r)])].wants_taps) continue;
     out.resize(out.size() + hidden);
-    device_->download(out.data() + out.size() - hidden, values + static_cast<size_t>(r) * hidden, hidden * sizeof(float));
+    device_->download(out.data() + out.size() - hidden, values + static_cast<size_t>(r) * hidden,
+                      hidden * sizeof(float));
   }
 }
 
@@ -206,7 +207,8 @@ void Model::compute_logits(const Batch& batch, const float* normed, ForwardResul
   std::vector<int>& rows = wanted_;
   rows.clear();
   for (int64_t r = 0; r < rows_; ++r) {
-    if (batch.rows[static_cast<size_t>(source_[static_cast<size_t>(r)])].wants_logits) rows.push_back(static_cast<int>(r));
+    if (batch.rows[static_cast<size_t>(source_[static_cast<size_t>(r)])].wants_logits)
+      rows.push_back(static_cast<int>(r));
   }
   if (static_cast<int64_t>(rows.size()) < rows_) {
     device_->gather_rows(normed, rows, c.hidden, x_.data());
@@ -216,8 +218,8 @@ void Model::compute_logits(const Batch& batch, const float* normed, ForwardResul
   result.logits.resize(count);
   if (count == 0) return;
   if (logits_.size() < count) logits_ = DeviceArray<float>(*device_, count);
-  device_->head(normed, static_cast<int64_t>(rows.size()), weights_.head, static_cast<float>(c.final_softcap.value_or(0.0)),
-                logits_.data());
+  device_->head(normed, static_cast<int64_t>(rows.size()), weights_.head,
+                static_cast<float>(c.final_softcap.value_or(0.0)), logits_.data());
   device_->download(result.logits.data(), logits_.data(), count * sizeof(float));
 }
 
@@ -269,7 +271,8 @@ void Model::check(const Batch& batch, const KvCache& cache) const {
   if (rows == 0) fail("a batch has no rows");
   if (rows > max_rows_) fail("a batch has {} rows; this model was prepared for {}", rows, max_rows_);
   if (batch.embeddings.size() % static_cast<size_t>(c.hidden) != 0) {
-    fail("a batch has {} embedding values, expected a multiple of the hidden size {}", batch.embeddings.size(), c.hidden);
+    fail("a batch has {} embedding values, expected a multiple of the hidden size {}", batch.embeddings.size(),
+         c.hidden);
   }
   if (!std::is_sorted(batch.taps.begin(), batch.taps.end()) ||
       (!batch.taps.empty() && (batch.taps.front() < 0 || batch.taps.back() > c.layer_count()))) {
@@ -292,18 +295,20 @@ void Model::check(const Batch& batch, const KvCache& cache) const {
     }
     for (int64_t r = begin; r < end; ++r) {
       const BatchRow& row = batch.rows[static_cast<size_t>(r)];
-      if (row.token < 0 || row.token >= c.vocab || (c.pli_width > 0 && !row.mask_per_layer && row.token >= c.pli_vocab)) {
-        fail("token {} is outside the vocabulary of {}", row.token, c.pli_width > 0 ? std::min(c.vocab, c.pli_vocab) : c.vocab);
+      if (row.token < 0 || row.token >= c.vocab ||
+          (c.pli_width > 0 && !row.mask_per_layer && row.token >= c.pli_vocab)) {
+        fail("token {} is outside the vocabulary of {}", row.token,
+             c.pli_width > 0 ? std::min(c.vocab, c.pli_vocab) : c.vocab);
       }
       if (row.embedding >= static_cast<int64_t>(batch.embeddings.size()) / c.hidden) {
         fail("row {} uses embedding {}, but the batch has {}", r, row.embedding,
              batch.embeddings.size() / static_cast<size_t>(c.hidden));
       }
       const int64_t position = start + r - begin;
-      if (row.span_end > row.span_begin &&
-          (row.span_begin < start || row.span_end > start + end - begin || position < row.span_begin || position >= row.span_end)) {
-        fail("the bidirectional span [{}, {}) of position {} is not inside the batch's positions [{}, {})", row.span_begin,
-             row.span_end, position, start, start + end - begin);
+      if (row.span_end > row.span_begin && (row.span_begin < start || row.span_end > start + end - begin ||
+                                            position < row.span_begin || position >= row.span_end)) {
+        fail("the bidirectional span [{}, {}) of position {} is not inside the batch's positions [{}, {})",
+             row.span_begin, row.span_end, position, start, start + end - begin);
       }
     }
     begin = end;

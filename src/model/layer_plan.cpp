@@ -7,7 +7,8 @@ namespace carat {
 ModelPlan make_plan(const ModelConfig& config) {
   ModelPlan plan;
   const int owners = config.layer_count() - config.kv_shared_layers;
-  if (owners < 1) fail("num_kv_shared_layers is {} but the model has only {} layers", config.kv_shared_layers, config.layer_count());
+  if (owners < 1)
+    fail("num_kv_shared_layers is {} but the model has only {} layers", config.kv_shared_layers, config.layer_count());
   plan.last_owner = owners - 1;
   for (int i = 0; i < config.layer_count(); ++i) {
     const AttentionConfig& attention = config.layers[static_cast<size_t>(i)];

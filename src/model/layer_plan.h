@@ -12,8 +12,8 @@ struct LayerPlan {
   int head_dim = 0;
   int kv_heads = 0;
   bool k_eq_v = false;
-  int cache = 0;         // index of the KV cache layer that it reads; owners are numbered in layer order
-  bool owns_kv = true;   // computes K and V and writes them there
+  int cache = 0;        // index of the KV cache layer that it reads; owners are numbered in layer order
+  bool owns_kv = true;  // computes K and V and writes them there
   int mlp_width = 0;
 };
 
@@ -23,8 +23,8 @@ struct ModelPlan {
   int last_owner = 0;       // later layers only read caches: tokens that nobody asks anything of stop here
 };
 
-/// Layers before num_kv_shared_layers from the end own their cache; each later layer reads that of the last owner of its
-/// own kind. Throws Error when there is none.
+/// Layers before num_kv_shared_layers from the end own their cache; each later layer reads that of the last owner of
+/// its own kind. Throws Error when there is none.
 ModelPlan make_plan(const ModelConfig& config);
 
 }  // namespace carat

@@ -61,6 +61,8 @@ KvCacheSpec Model::cache_spec(KvFormat format) const {
   return spec;
 }
 
-size_t Model::bytes_per_token() const { return carat::bytes_per_token(*checkpoint_); }
+size_t Model::bytes_per_token() const {
+  return carat::bytes_per_token(*checkpoint_);
+}
 
 }  // namespace carat

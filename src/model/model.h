@@ -17,8 +17,8 @@ namespace carat {
 /// Weights bound to a device and the one forward pass over them. One forward at a time: not thread-safe.
 class Model {
  public:
-  /// Batches have at most `max_rows` rows. The checkpoint stays mapped as long as the model lives. Throws Error when the
-  /// weights do not fit the configuration.
+  /// Batches have at most `max_rows` rows. The checkpoint stays mapped as long as the model lives. Throws Error when
+  /// the weights do not fit the configuration.
   Model(std::shared_ptr<const Checkpoint> checkpoint, std::shared_ptr<Device> device, int64_t max_rows = 512);
 
   const ModelConfig& config() const { return checkpoint_->config(); }
@@ -31,9 +31,9 @@ class Model {
   /// The cache layout of this model. `max_rows` of one sequence per forward, at most the model's.
   KvCacheSpec cache_spec(KvFormat format) const;
 
-  /// Computes the batch, appends its keys and values to `cache`, and leaves what was asked for in `result`. Throws Error
-  /// before anything is changed when the batch is not valid: unknown tokens, rows of a sequence apart, too many rows, spans that
-  /// leave the batch.
+  /// Computes the batch, appends its keys and values to `cache`, and leaves what was asked for in `result`. Throws
+  /// Error before anything is changed when the batch is not valid: unknown tokens, rows of a sequence apart, too many
+  /// rows, spans that leave the batch.
   void forward(const Batch& batch, KvCache& cache, ForwardResult& result);
 
   /// Bytes of weights that one decoded token reads: bytes_per_token (weights.h) of the checkpoint.
@@ -77,11 +77,11 @@ class Model {
   std::vector<int> source_;               // batch row of each current row
   std::vector<int> wanted_;               // current rows that go all the way
   std::vector<int> ids_, pli_ids_;
-  std::vector<int> batch_rows_of_;        // scratch for gathers
-  DeviceArray<float> x_, gathered_;       // [max_rows, hidden]
-  DeviceArray<float> q_, attended_;       // [max_rows, heads * head_dim]
-  DeviceArray<float> k_, v_;              // [max_rows, kv_heads * head_dim]
-  PerLayerInputs early_, late_;           // for all rows, and for the wanted rows from the last owner on
+  std::vector<int> batch_rows_of_;   // scratch for gathers
+  DeviceArray<float> x_, gathered_;  // [max_rows, hidden]
+  DeviceArray<float> q_, attended_;  // [max_rows, heads * head_dim]
+  DeviceArray<float> k_, v_;         // [max_rows, kv_heads * head_dim]
+  PerLayerInputs early_, late_;      // for all rows, and for the wanted rows from the last owner on
   DeviceArray<float> logits_;
 };
 

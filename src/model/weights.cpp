@@ -10,7 +10,8 @@ namespace {
 
 class Loader {
  public:
-  Loader(const Checkpoint& checkpoint, Device& device) : checkpoint_(checkpoint), config_(checkpoint.config()), device_(device) {}
+  Loader(const Checkpoint& checkpoint, Device& device)
+      : checkpoint_(checkpoint), config_(checkpoint.config()), device_(device) {}
 
   Matrix matrix(const std::string& name, int64_t rows, int64_t cols) const {
     const auto found = checkpoint_.matrix(name);
@@ -63,7 +64,8 @@ class Loader {
   Device& device_;
 };
 
-void load_attention(const Loader& load, const ModelConfig& c, const LayerPlan& plan, const std::string& at, LayerWeights& w) {
+void load_attention(const Loader& load, const ModelConfig& c, const LayerPlan& plan, const std::string& at,
+                    LayerWeights& w) {
   w.input_norm = load.norm(at + "input_layernorm", c.hidden);
   w.post_attention_norm = load.norm(at + "post_attention_layernorm", c.hidden);
   w.q = load.matrix(at + "self_attn.q_proj", static_cast<int64_t>(c.heads) * plan.head_dim, c.hidden);

@@ -117,7 +117,7 @@ std::optional<Matrix> columns(const Matrix& matrix, int64_t first, int64_t count
   }
   if (first % matrix.group != 0 || count % matrix.group != 0) return std::nullopt;
   const int bits = matrix.format == WeightFormat::kAffine ? matrix.bits : matrix.format == WeightFormat::kMxFp8 ? 8 : 4;
-  const int scale_bytes = matrix.scale_type == ScaleType::kF32 ? 4
+  const int scale_bytes = matrix.scale_type == ScaleType::kF32                                            ? 4
                           : matrix.scale_type == ScaleType::kF16 || matrix.scale_type == ScaleType::kBF16 ? 2
                                                                                                           : 1;
   part.data += static_cast<size_t>(first * bits / 8);

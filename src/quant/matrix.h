@@ -97,8 +97,8 @@ BlockShape block_shape(WeightFormat format);  // not for the MLX formats
 /// Throws Error when `cols` is not a multiple of the block.
 Matrix make_matrix(WeightFormat format, int64_t rows, int64_t cols, const std::byte* data);
 
-/// Columns [first, first + count) as a matrix of their own; nullopt when the format's blocks or groups do not begin and end
-/// there.
+/// Columns [first, first + count) as a matrix of their own; nullopt when the format's blocks or groups do not begin and
+/// end there.
 std::optional<Matrix> columns(const Matrix& matrix, int64_t first, int64_t count);
 
 /// "Q4_K", "BF16", "affine 4-bit g64" …: for inspect and error messages.

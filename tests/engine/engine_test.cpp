@@ -34,8 +34,8 @@ class EngineTest : public testing::TestWithParam<const char*> {
   static Engine open(int chunk = 64) { return Engine::load(model(GetParam()), {.threads = 2, .chunk = chunk}); }
 };
 
-// Prefix reuse on full and sliding layers: continuing, editing, shortening, repeating. Each equals a cold run, and what is said to
-// be reused is a real common prefix or nothing.
+// Prefix reuse on full and sliding layers: continuing, editing, shortening, repeating. Each equals a cold run, and what
+// is said to be reused is a real common prefix or nothing.
 TEST_P(EngineTest, ReusedPrefixesGiveTheTextOfAColdRun) {
   Engine engine = open();
   const std::vector<int> base = random_prompt(200, 1);
@@ -133,7 +133,8 @@ TEST_P(EngineTest, BosComesOnce) {
   EXPECT_EQ(std::count(text.begin(), text.end(), 2), 1);
   EXPECT_EQ(text.front(), 2);
   EXPECT_EQ(engine.encode("<bos>Hello"), text);
-  const std::vector<int> chat = engine.encode_chat({.messages = R"([{"role": "user", "content": "Hello"}])", .tools = ""});
+  const std::vector<int> chat =
+      engine.encode_chat({.messages = R"([{"role": "user", "content": "Hello"}])", .tools = ""});
   EXPECT_EQ(std::count(chat.begin(), chat.end(), 2), 1);
   EXPECT_EQ(chat.front(), 2);
 }

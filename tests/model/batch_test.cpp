@@ -11,7 +11,9 @@
 namespace carat {
 namespace {
 
-std::filesystem::path model_path(const char* name) { return test::data_directory() / "goldens" / "models" / name; }
+std::filesystem::path model_path(const char* name) {
+  return test::data_directory() / "goldens" / "models" / name;
+}
 
 std::vector<int> prompt(size_t count) {
   std::mt19937 random(1);
@@ -22,7 +24,9 @@ std::vector<int> prompt(size_t count) {
 
 struct Session {
   explicit Session(const std::filesystem::path& path, test::RunOptions options = {})
-      : model(test::open_model(path, options)), cache(model->device(), model->cache_spec(KvFormat::kF32)), sequence(cache.add_sequence()) {}
+      : model(test::open_model(path, options)),
+        cache(model->device(), model->cache_spec(KvFormat::kF32)),
+        sequence(cache.add_sequence()) {}
 
   std::vector<float> forward(const Batch& batch) {
     model->forward(batch, cache, result);
@@ -98,7 +102,8 @@ TEST(Batch, SpansSeeThemselvesWholeAndNothingElseChanges) {
     EXPECT_LE(d.max_abs, 1e-3) << name;
     const auto vocab = static_cast<int64_t>(fast.model->config().vocab);
     EXPECT_TRUE(std::equal(got.begin(), got.begin() + 10 * vocab, before.begin())) << "rows before the span";
-    EXPECT_FALSE(std::equal(got.begin() + 10 * vocab, got.begin() + 11 * vocab, before.begin() + 10 * vocab)) << "first row of the span";
+    EXPECT_FALSE(std::equal(got.begin() + 10 * vocab, got.begin() + 11 * vocab, before.begin() + 10 * vocab))
+        << "first row of the span";
   }
 }
 
@@ -131,11 +136,13 @@ TEST(Batch, TapsShowTheResidualsOfTheRowsThatWantThem) {
 TEST(Batch, NewerConfigurationsGiveTheSameLogits) {
   for (const char* variant : {"dense31", "e2b"}) {
     const auto source = model_path(variant) / "bf16-hf";
-    const auto directory = std::filesystem::path(testing::TempDir()) / (std::string("carat-resaved-") + variant + std::to_string(getpid()));
+    const auto directory = std::filesystem::path(testing::TempDir()) /
+                           (std::string("carat-resaved-") + variant + std::to_string(getpid()));
     std::filesystem::create_directories(directory);
     for (const auto& file : std::filesystem::directory_iterator(source)) {
       const std::string name = file.path().filename().string();
-      if (name != "config.json") std::filesystem::copy_file(file.path(), directory / name, std::filesystem::copy_options::overwrite_existing);
+      if (name != "config.json")
+        std::filesystem::copy_file(file.path(), directory / name, std::filesystem::copy_options::overwrite_existing);
     }
     std::filesystem::rename(directory / "config.resaved-by-transformers-5.24.json", directory / "config.json");
     Session older(source);

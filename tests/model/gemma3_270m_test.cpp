@@ -20,15 +20,16 @@ class Gemma270m : public testing::Test {
   }
 
   struct Worst {
-    double logit = 0.0;      // largest difference of a stored logit
+    double logit = 0.0;  // largest difference of a stored logit
     double logsumexp = 0.0;
-    int top1_unequal = 0;    // where the reference's gap is above `tie`
+    int top1_unequal = 0;  // where the reference's gap is above `tie`
     double perplexity = 0.0;
-    double mean_kl = 0.0;    // lower bound from the 64 best tokens
+    double mean_kl = 0.0;  // lower bound from the 64 best tokens
   };
 
   Worst run(Precision precision, KvFormat kv, float tie) {
-    const test::Golden golden = test::read_golden(test::data_directory() / "goldens" / "gemma3-270m" / "english-1024.safetensors");
+    const test::Golden golden =
+        test::read_golden(test::data_directory() / "goldens" / "gemma3-270m" / "english-1024.safetensors");
     const auto model = test::open_model(path_, {.precision = precision, .threads = 2, .max_rows = 64});
     const auto vocab = static_cast<size_t>(model->config().vocab);
     const std::vector<int>& tokens = golden.integers.at("tokens");
@@ -41,12 +42,14 @@ class Gemma270m : public testing::Test {
     double log_likelihood = 0.0;
     for (size_t begin = 0; begin < tokens.size(); begin += 64) {
       Batch batch;
-      for (size_t i = begin; i < begin + 64; ++i) batch.rows.push_back({.sequence = sequence, .token = tokens[i], .wants_logits = true});
+      for (size_t i = begin; i < begin + 64; ++i)
+        batch.rows.push_back({.sequence = sequence, .token = tokens[i], .wants_logits = true});
       model->forward(batch, cache, result);
       for (size_t i = begin; i < begin + 64; ++i) {
         const float* row = result.logits.data() + (i - begin) * vocab;
         const int best = test::argmax(row, static_cast<int64_t>(vocab));
-        if (best != golden.integers.at("argmax")[i] && golden.floats.at("top_gap").values[i] > tie) ++worst.top1_unequal;
+        if (best != golden.integers.at("argmax")[i] && golden.floats.at("top_gap").values[i] > tie)
+          ++worst.top1_unequal;
         double sum = 0.0;
         for (size_t v = 0; v < vocab; ++v) sum += std::exp(static_cast<double>(row[v]) - row[best]);
         const double logsumexp = row[best] + std::log(sum);
@@ -67,9 +70,11 @@ class Gemma270m : public testing::Test {
           q_total += q;
           kl += p * std::log(p / q);
           const float sample = golden.floats.at("sample_logits").values[stored * 64 + j];
-          worst.logit = std::max(worst.logit, std::abs(static_cast<double>(sample) - row[golden.integers.at("sample_ids")[j]]));
+          worst.logit =
+              std::max(worst.logit, std::abs(static_cast<double>(sample) - row[golden.integers.at("sample_ids")[j]]));
         }
-        worst.mean_kl += (kl + (1 - p_total) * std::log((1 - p_total) / (1 - q_total))) / static_cast<double>(positions.size());
+        worst.mean_kl +=
+            (kl + (1 - p_total) * std::log((1 - p_total) / (1 - q_total))) / static_cast<double>(positions.size());
         ++stored;
       }
     }

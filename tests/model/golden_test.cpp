@@ -1,7 +1,8 @@
 // Every checkpoint family against transformers in float64, on the weights as dequantised.
+#include "support/golden.h"
+
 #include <gtest/gtest.h>
 
-#include "support/golden.h"
 #include "support/run_model.h"
 
 namespace carat {
@@ -10,12 +11,14 @@ namespace {
 using test::Golden;
 
 struct Case {
-  std::string name;                 // "dense31.q4g64"
+  std::string name;  // "dense31.q4g64"
   std::filesystem::path model;
   std::filesystem::path golden;
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
@@ -63,8 +66,8 @@ TEST_P(GoldenTest, ExactLogitsAgreeWithFloat64) {
   EXPECT_EQ(d.top1_unequal, 0) << "first at position " << d.first_unequal;
 }
 
-// Fast mode rounds activations to 16-bit integers per group, which these small random networks amplify: measured up to 1.6e-2
-// and 8e-6. (Real models: docs/performance.md.)
+// Fast mode rounds activations to 16-bit integers per group, which these small random networks amplify: measured up
+// to 1.6e-2 and 8e-6. (Real models: docs/performance.md.)
 TEST_P(GoldenTest, FastLogitsStayClose) {
   const auto model = test::open_model(GetParam().model, {.precision = Precision::kFast});
   const auto d = test::compare(logits(), test::logits_of(*model, tokens()), model->config().vocab, 0.05);

@@ -1,5 +1,5 @@
-// Law 2: a token's logits do not depend on chunking, on the rest of the batch, on prefill or decode, nor on threads. All
-// comparisons are for equality.
+// Law 2: a token's logits do not depend on chunking, on the rest of the batch, on prefill or decode, nor on threads.
+// All comparisons are for equality.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -18,12 +18,14 @@ struct Case {
   KvFormat kv;
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.model; }
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.model;
+}
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const char* model : {"dense31/bf16-hf", "dense31/q4g64", "dense31/optiq", "e2b/q4g64", "e2b/bf16-hf", "e4b/q4g64", "moe26/q4g64",
-                            "moe26w/bf16-mlx", "gemma3/q4g64", "untied/q4g64"}) {
+  for (const char* model : {"dense31/bf16-hf", "dense31/q4g64", "dense31/optiq", "e2b/q4g64", "e2b/bf16-hf",
+                            "e4b/q4g64", "moe26/q4g64", "moe26w/bf16-mlx", "gemma3/q4g64", "untied/q4g64"}) {
     all.push_back({model, Precision::kFast, KvFormat::kF16});
   }
   all.push_back({"e2b/q4g64", Precision::kExact, KvFormat::kF32});
@@ -54,7 +56,8 @@ TEST_P(SameBits, WhateverTheChunks) {
   const auto model = open();
   const std::vector<int> tokens = random_tokens(150, model->config().vocab, 1);
   const std::vector<float> whole = logits(*model, tokens);
-  for (const int64_t chunk : {1, 7, 64, 100}) EXPECT_EQ(logits(*model, tokens, {chunk}), whole) << "chunks of " << chunk;
+  for (const int64_t chunk : {1, 7, 64, 100})
+    EXPECT_EQ(logits(*model, tokens, {chunk}), whole) << "chunks of " << chunk;
   EXPECT_EQ(logits(*model, tokens, {3, 1, 1, 40, 1, 17, 2, 64}), whole);
 }
 
@@ -79,8 +82,8 @@ TEST_P(SameBits, WhateverTheInstructionSet) {
   }
 }
 
-// Five sequences of different lengths advance together, each by its own random steps: prefill chunks and single tokens mixed in
-// one batch.
+// Five sequences of different lengths advance together, each by its own random steps: prefill chunks and single tokens
+// mixed in one batch.
 TEST_P(SameBits, WhateverElseIsInTheBatch) {
   const auto model = open(2);
   const auto vocab = static_cast<size_t>(model->config().vocab);
@@ -110,7 +113,9 @@ TEST_P(SameBits, WhateverElseIsInTheBatch) {
       parts.emplace_back(&c, count);
     }
     if (batch.rows.empty()) {
-      if (std::all_of(conversations.begin(), conversations.end(), [](const auto& c) { return c.done == c.tokens.size(); })) break;
+      if (std::all_of(conversations.begin(), conversations.end(),
+                      [](const auto& c) { return c.done == c.tokens.size(); }))
+        break;
       continue;
     }
     model->forward(batch, cache, result);
@@ -122,7 +127,8 @@ TEST_P(SameBits, WhateverElseIsInTheBatch) {
       row += count;
     }
   }
-  for (const Conversation& c : conversations) EXPECT_EQ(c.logits, logits(*model, c.tokens)) << "sequence " << c.sequence;
+  for (const Conversation& c : conversations)
+    EXPECT_EQ(c.logits, logits(*model, c.tokens)) << "sequence " << c.sequence;
 }
 
 // Law 10: what is not asked for is not computed, and what is asked for does not change by it.
@@ -144,7 +150,8 @@ TEST_P(SameBits, WhicheverRowsWantLogits) {
     for (size_t i = every - 1; i < tokens.size(); i += every, ++row) {
       const std::vector<float> got(result.logits.begin() + static_cast<int64_t>(row * vocab),
                                    result.logits.begin() + static_cast<int64_t>((row + 1) * vocab));
-      const std::vector<float> expected(all.begin() + static_cast<int64_t>(i * vocab), all.begin() + static_cast<int64_t>((i + 1) * vocab));
+      const std::vector<float> expected(all.begin() + static_cast<int64_t>(i * vocab),
+                                        all.begin() + static_cast<int64_t>((i + 1) * vocab));
       ASSERT_EQ(got, expected) << "row " << i << ", every " << every;
     }
     EXPECT_EQ(result.logits.size(), row * vocab);

@@ -12,7 +12,9 @@
 
 namespace carat::test {
 
-inline std::filesystem::path data_directory() { return CARAT_TEST_DATA; }
+inline std::filesystem::path data_directory() {
+  return CARAT_TEST_DATA;
+}
 
 struct FloatTensor {
   std::vector<int64_t> shape;
@@ -46,7 +48,7 @@ inline Golden read_golden(const std::filesystem::path& path) {
 
 struct Difference {
   double max_abs = 0.0;
-  double max_kl = 0.0;   // KL(reference || engine) of a row, in nats
+  double max_kl = 0.0;  // KL(reference || engine) of a row, in nats
   double mean_kl = 0.0;
   int top1_unequal = 0;
   int first_unequal = -1;
@@ -60,7 +62,8 @@ inline int argmax(const float* row, int64_t n) {
   return best;
 }
 
-/// Compares rows of logits [rows, vocab] in float64. A best token that the reference prefers by no more than `tie` may differ.
+/// Compares rows of logits [rows, vocab] in float64. A best token that the reference prefers by no more than `tie` may
+/// differ.
 inline Difference compare(const std::vector<float>& reference, const std::vector<float>& engine, int64_t vocab,
                           double tie = 0.0) {
   Difference d;

@@ -23,8 +23,9 @@ struct RunOptions {
 
 inline std::unique_ptr<Model> open_model(const std::filesystem::path& path, const RunOptions& options = {}) {
   std::shared_ptr<Device> device =
-      options.reference ? make_reference_device()
-                        : make_cpu_device({.threads = options.threads, .precision = options.precision, .isa = options.isa});
+      options.reference
+          ? make_reference_device()
+          : make_cpu_device({.threads = options.threads, .precision = options.precision, .isa = options.isa});
   return std::make_unique<Model>(Checkpoint::open(path), std::move(device), options.max_rows);
 }
 
@@ -39,7 +40,8 @@ inline std::vector<float> logits_of(Model& model, std::span<const int> tokens, s
   for (size_t begin = 0; begin < tokens.size();) {
     const auto size = std::min(tokens.size() - begin, static_cast<size_t>(std::min(chunks[chunk], model.max_rows())));
     Batch batch;
-    for (size_t i = 0; i < size; ++i) batch.rows.push_back({.sequence = sequence, .token = tokens[begin + i], .wants_logits = true});
+    for (size_t i = 0; i < size; ++i)
+      batch.rows.push_back({.sequence = sequence, .token = tokens[begin + i], .wants_logits = true});
     model.forward(batch, cache, result);
     all.insert(all.end(), result.logits.begin(), result.logits.end());
     begin += size;

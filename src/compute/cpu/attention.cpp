@@ -40,7 +40,8 @@ void CpuAttention::finish_qkv(const QkvArgs& args) {
     if (kv_heads == 0) return;
     const KvSequence& sequence = args.cache.sequences[static_cast<size_t>(token.sequence)];
     const auto row_bytes = static_cast<int64_t>(kv_element_bytes(args.cache.format)) * head_dim;
-    std::byte* block = sequence.blocks[(token.position / kKvBlock) % sequence.ring] + token.position % kKvBlock * row_bytes;
+    std::byte* block =
+        sequence.blocks[(token.position / kKvBlock) % sequence.ring] + token.position % kKvBlock * row_bytes;
     for (int h = 0; h < kv_heads; ++h) {
       const float* k = args.k + (r * kv_heads + h) * head_dim;
       const float* v = args.v + (r * kv_heads + h) * head_dim;
@@ -137,21 +138,21 @@ void CpuAttention::attend_task(const AttentionArgs& args, const Task& task, Scra
   }
   std::array<float, kMaxQueries> segment_max;
   std::array<float, kMaxQueries> segment_sum;
-  SegmentArgs segment{.format = args.cache.format,
-                      .head_dim = head_dim,
-                      .kv_heads = kv_heads,
-                      .kv_head = task.kv_head,
-                      .sequence = args.cache.sequences[static_cast<size_t>(
-                          args.tokens[static_cast<size_t>(tile.first_row)].sequence)],
-                      .queries = queries,
-                      .q = q.data(),
-                      .key_begin = key_begin.data(),
-                      .key_end = key_end.data(),
-                      .scale = args.scale,
-                      .scores = scratch.scores.data(),
-                      .max = segment_max.data(),
-                      .sum = segment_sum.data(),
-                      .out = scratch.out.data()};
+  SegmentArgs segment{
+      .format = args.cache.format,
+      .head_dim = head_dim,
+      .kv_heads = kv_heads,
+      .kv_head = task.kv_head,
+      .sequence = args.cache.sequences[static_cast<size_t>(args.tokens[static_cast<size_t>(tile.first_row)].sequence)],
+      .queries = queries,
+      .q = q.data(),
+      .key_begin = key_begin.data(),
+      .key_end = key_end.data(),
+      .scale = args.scale,
+      .scores = scratch.scores.data(),
+      .max = segment_max.data(),
+      .sum = segment_sum.data(),
+      .out = scratch.out.data()};
   if (task.result >= 0) {
     const int64_t result_floats = std::clamp<int64_t>(kMaxQueries / group, 1, kTileRows) * group * (head_dim + 2);
     float* partial = partial_.data() + task.result * result_floats;
@@ -198,8 +199,8 @@ void CpuAttention::merge_partials(const AttentionArgs& args, const Tile& tile, i
     float max = -std::numeric_limits<float>::infinity();
     float sum = 0.0f;
     for (int64_t s = tile.first_segment; s < tile.end_segment; ++s) {
-      const float* partial =
-          partial_.data() + (result + s - tile.first_segment) * result_floats + static_cast<int64_t>(i) * (head_dim + 2);
+      const float* partial = partial_.data() + (result + s - tile.first_segment) * result_floats +
+                             static_cast<int64_t>(i) * (head_dim + 2);
       kernels_.merge_segment(partial[head_dim], partial[head_dim + 1], partial, head_dim, &max, &sum, running);
     }
     const int64_t row = tile.first_row + i / group;

@@ -21,9 +21,12 @@ namespace {
 
 const Kernels* kernels_of(Isa isa) {
   switch (isa) {
-    case Isa::kAvx512: return avx512_kernels();
-    case Isa::kAvx2: return avx2_kernels();
-    default: return &portable_kernels();
+    case Isa::kAvx512:
+      return avx512_kernels();
+    case Isa::kAvx2:
+      return avx2_kernels();
+    default:
+      return &portable_kernels();
   }
 }
 
@@ -58,8 +61,8 @@ class CpuDevice final : public Device {
     return fmt::format("CPU, {}, {} thread{}", kernels_.name, pool_.threads(), pool_.threads() == 1 ? "" : "s");
   }
 
-  void* allocate(size_t bytes) override { return ::operator new(bytes + 64, std::align_val_t{64}); }
-  void release(void* memory) noexcept override { ::operator delete(memory, std::align_val_t{64}); }
+  void* allocate(size_t bytes) override { return ::operator new (bytes + 64, std::align_val_t{64}); }
+  void release(void* memory) noexcept override { ::operator delete (memory, std::align_val_t{64}); }
   void upload(void* device, const void* host, size_t bytes) override { std::memcpy(device, host, bytes); }
   void download(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
 
@@ -75,12 +78,13 @@ class CpuDevice final : public Device {
 
   void gather_rows(const float* x, std::span<const int> source, int64_t width, float* out) override {
     for (size_t i = 0; i < source.size(); ++i) {
-      std::memcpy(out + static_cast<int64_t>(i) * width, x + source[i] * width, static_cast<size_t>(width) * sizeof(float));
+      std::memcpy(out + static_cast<int64_t>(i) * width, x + source[i] * width,
+                  static_cast<size_t>(width) * sizeof(float));
     }
   }
 
-  void per_layer_inputs(const float* x, int64_t rows, const Matrix& table, std::span<const int> ids, const Matrix& projection,
-                        const Norm& norm, int width, float* out) override {
+  void per_layer_inputs(const float* x, int64_t rows, const Matrix& table, std::span<const int> ids,
+                        const Matrix& projection, const Norm& norm, int width, float* out) override {
     matmul_.set_input(input_, x, rows, projection.cols);
     matmul_.run(input_, std::array{product(projection, rows, out)});
     const auto root_width = std::sqrt(static_cast<float>(width));
@@ -125,8 +129,8 @@ class CpuDevice final : public Device {
     add_residual(args.rows, hidden, args.residual);
   }
 
-  void per_layer_gate(int64_t rows, const Matrix& gate, const float* input, int64_t input_stride, const Matrix& projection,
-                      const Residual& residual) override {
+  void per_layer_gate(int64_t rows, const Matrix& gate, const float* input, int64_t input_stride,
+                      const Matrix& projection, const Residual& residual) override {
     const int64_t width = gate.rows;
     activated_.resize(static_cast<size_t>(rows * width));
     matmul_.set_input(input_, residual.x, rows, gate.cols);
@@ -214,9 +218,12 @@ std::vector<Isa> supported_isas() {
 
 std::string_view isa_name(Isa isa) {
   switch (isa) {
-    case Isa::kAvx512: return "avx512";
-    case Isa::kAvx2: return "avx2";
-    default: return "portable";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx2:
+      return "avx2";
+    default:
+      return "portable";
   }
 }
 

@@ -18,9 +18,9 @@ std::vector<Isa> supported_isas();
 std::string_view isa_name(Isa isa);
 
 struct CpuOptions {
-  int threads = 0;                 // 0: one per physical core
+  int threads = 0;  // 0: one per physical core
   Precision precision = Precision::kFast;
-  std::optional<Isa> isa = std::nullopt;          // default: the best supported, or CARAT_ISA=portable|avx2|avx512
+  std::optional<Isa> isa = std::nullopt;  // default: the best supported, or CARAT_ISA=portable|avx2|avx512
 };
 
 /// Throws Error when the instruction set asked for is not supported.

@@ -4,11 +4,13 @@
 // picks at run time. All of them compute the same bits: vectors have 16 lanes everywhere, multiply-adds are fused
 // everywhere, and every sum has one order:
 //
-//   float dot products    lane c % 16 accumulates its columns in ascending order by fused multiply-add; then the lanes are
+//   float dot products    lane c % 16 accumulates its columns in ascending order by fused multiply-add; then the lanes
+//   are
 //                         folded in halves (8, 4, 2, 1).
-//   integer dot products  columns form groups of 32. The sum of (code - zero) * q over a group (or half a group, for formats
-//                         with a scale per 16 columns) is an exact integer I. Chain g % 8 accumulates, for its groups in
-//                         ascending order, fma(float(I), scale * x_scale, chain) and, for formats with minima,
+//   integer dot products  columns form groups of 32. The sum of (code - zero) * q over a group (or half a group, for
+//   formats
+//                         with a scale per 16 columns) is an exact integer I. Chain g % 8 accumulates, for its groups
+//                         in ascending order, fma(float(I), scale * x_scale, chain) and, for formats with minima,
 //                         fma(bias * x_scale, float(sum of q), chain). The row's result is the chains' sum, 0 to 7.
 #pragma once
 
@@ -35,9 +37,9 @@ struct QuantizedRows {
   int64_t padded_groups = 0;  // rounded up to a multiple of 8
   int8_t* hi = nullptr;       // [rows, padded_groups * 32]
   int8_t* lo = nullptr;
-  float* scale = nullptr;     // [rows, padded_groups]
-  int32_t* sum0 = nullptr;    // [rows, padded_groups]: sum of q over columns 0-15 of each group
-  int32_t* sum1 = nullptr;    // over columns 16-31
+  float* scale = nullptr;   // [rows, padded_groups]
+  int32_t* sum0 = nullptr;  // [rows, padded_groups]: sum of q over columns 0-15 of each group
+  int32_t* sum1 = nullptr;  // over columns 16-31
 };
 
 /// Activations of a GEMM in the order in which the micro-kernel reads them, for a tile of `width` tokens:
@@ -57,9 +59,9 @@ struct SegmentArgs {
   int kv_heads = 0;
   int kv_head = 0;
   KvSequence sequence;
-  int64_t segment = 0;             // keys [segment, segment + 1) * kSegment
-  int queries = 0;                 // <= kMaxQueries
-  const float* const* q = nullptr;  // [queries] -> [head_dim]
+  int64_t segment = 0;                 // keys [segment, segment + 1) * kSegment
+  int queries = 0;                     // <= kMaxQueries
+  const float* const* q = nullptr;     // [queries] -> [head_dim]
   const int64_t* key_begin = nullptr;  // [queries], absolute
   const int64_t* key_end = nullptr;
   float scale = 1.0f;

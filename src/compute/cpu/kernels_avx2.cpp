@@ -22,7 +22,9 @@ inline void store_i8(int8_t* p, V v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
                    _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
 }
-inline int to_int(float v) { return _mm_cvtss_si32(_mm_set_ss(v)); }
+inline int to_int(float v) {
+  return _mm_cvtss_si32(_mm_set_ss(v));
+}
 
 constexpr int kDotRows = 2;
 constexpr int kDotTokens = 2;
@@ -33,6 +35,7 @@ constexpr int64_t kPanelRows = 16;
 constexpr int64_t kTileTokens = 4;
 constexpr int kCodeBytes = 2;
 
+// clang-format off: each file builds on those before it.
 #include "compute/cpu/common.inc"
 #include "compute/cpu/attention.inc"
 #include "compute/cpu/decode.inc"
@@ -40,6 +43,7 @@ constexpr int kCodeBytes = 2;
 #include "compute/cpu/integer_x86.inc"
 #include "compute/cpu/gemm_avx2.inc"
 #include "compute/cpu/table_x86.inc"
+// clang-format on
 
 }  // namespace
 }  // namespace avx2
@@ -56,7 +60,9 @@ const Kernels* avx2_kernels() {
 #else
 
 namespace carat {
-const Kernels* avx2_kernels() { return nullptr; }
+const Kernels* avx2_kernels() {
+  return nullptr;
+}
 }  // namespace carat
 
 #endif

@@ -19,7 +19,9 @@ namespace {
 inline void store_i8(int8_t* p, V v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
 }
-inline int to_int(float v) { return _mm_cvtss_si32(_mm_set_ss(v)); }
+inline int to_int(float v) {
+  return _mm_cvtss_si32(_mm_set_ss(v));
+}
 
 constexpr int kDotRows = 4;
 constexpr int kDotTokens = 4;
@@ -30,6 +32,7 @@ constexpr int64_t kPanelRows = 32;
 constexpr int64_t kTileTokens = 12;
 constexpr int kCodeBytes = 1;
 
+// clang-format off: each file builds on those before it.
 #include "compute/cpu/common.inc"
 #include "compute/cpu/attention.inc"
 #include "compute/cpu/decode.inc"
@@ -37,6 +40,7 @@ constexpr int kCodeBytes = 1;
 #include "compute/cpu/integer_x86.inc"
 #include "compute/cpu/gemm_avx512.inc"
 #include "compute/cpu/table_x86.inc"
+// clang-format on
 
 }  // namespace
 }  // namespace avx512
@@ -54,7 +58,9 @@ const Kernels* avx512_kernels() {
 #else
 
 namespace carat {
-const Kernels* avx512_kernels() { return nullptr; }
+const Kernels* avx512_kernels() {
+  return nullptr;
+}
 }  // namespace carat
 
 #endif

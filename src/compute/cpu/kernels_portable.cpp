@@ -13,7 +13,9 @@ namespace {
 
 #include "compute/cpu/vec_portable.inc"
 
-inline int to_int(float v) { return std::fabs(v) < 2147483648.0f ? static_cast<int>(v) : INT32_MIN; }
+inline int to_int(float v) {
+  return std::fabs(v) < 2147483648.0f ? static_cast<int>(v) : INT32_MIN;
+}
 inline void store_i8(int8_t* p, V v) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(to_int(v.lane[i]));
 }
@@ -24,9 +26,11 @@ constexpr int kScoreQueries = 1;
 constexpr int kScoreKeys = 1;
 constexpr int kValueVectors = 1;
 
+// clang-format off: each file builds on those before it.
 #include "compute/cpu/common.inc"
 #include "compute/cpu/attention.inc"
 #include "compute/cpu/decode.inc"
+// clang-format on
 
 template <typename R>
 float dot_row(const Matrix& w, int64_t row, const QuantizedRows& x, int64_t token) {
@@ -57,8 +61,8 @@ float dot_row(const Matrix& w, int64_t row, const QuantizedRows& x, int64_t toke
   return total;
 }
 
-void integer_dot(const Matrix& w, int64_t first, int64_t count, const QuantizedRows& x, int64_t first_token, int64_t tokens,
-                 float* out, int64_t stride) {
+void integer_dot(const Matrix& w, int64_t first, int64_t count, const QuantizedRows& x, int64_t first_token,
+                 int64_t tokens, float* out, int64_t stride) {
   with_reader(w.format, [&](auto reader) {
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t r = 0; r < count; ++r) {
@@ -102,8 +106,10 @@ bool has_integer_kernel(const Matrix& matrix) {
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBF16:
-    case WeightFormat::kMxFp8: return false;
-    default: return matrix.cols % kGroup == 0;
+    case WeightFormat::kMxFp8:
+      return false;
+    default:
+      return matrix.cols % kGroup == 0;
   }
 }
 

@@ -12,7 +12,9 @@ constexpr int64_t kTaskBytes = 48 * 1024;
 // Decoded panels of a prefill task stay within a core's L2 cache beside the tiles that pass by.
 constexpr int64_t kPanelBytes = 320 * 1024;
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 }  // namespace
 
@@ -140,14 +142,15 @@ void Matmul::run_task(const Activations& x, const Product& product, size_t produ
   }
 }
 
-void Matmul::multiply(const Activations& x, const Product& product, const Matrix& w, size_t product_index, int64_t first,
-                      int64_t count, float* out, int64_t stride, Scratch& scratch) {
+void Matmul::multiply(const Activations& x, const Product& product, const Matrix& w, size_t product_index,
+                      int64_t first, int64_t count, float* out, int64_t stride, Scratch& scratch) {
   const auto tokens = static_cast<int64_t>(product.tokens.size());
   // Calls body(first token in the activations, index in `out`, count) for runs of consecutive tokens.
   const auto for_runs = [&](const auto& body) {
     for (int64_t t = 0; t < tokens;) {
       int64_t end = t + 1;
-      while (end < tokens && product.tokens[static_cast<size_t>(end)] == product.tokens[static_cast<size_t>(t)] + end - t) {
+      while (end < tokens &&
+             product.tokens[static_cast<size_t>(end)] == product.tokens[static_cast<size_t>(t)] + end - t) {
         ++end;
       }
       body(product.tokens[static_cast<size_t>(t)], t, end - t);

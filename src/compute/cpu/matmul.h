@@ -10,8 +10,8 @@
 
 namespace carat {
 
-/// Token rows ready to be multiplied: float32 always, and quantised and in tiles when a product needs it. Owns its scratch,
-/// which is reused: setting a new input invalidates the old one.
+/// Token rows ready to be multiplied: float32 always, and quantised and in tiles when a product needs it. Owns its
+/// scratch, which is reused: setting a new input invalidates the old one.
 class Activations {
  public:
   int64_t rows() const { return rows_; }
@@ -32,11 +32,11 @@ class Activations {
 /// out[i, r] = w[r] . x[rows[i]]; with `gate`, out[i, r] = gelu_tanh(gate[r] . x) * (w[r] . x).
 struct Product {
   Matrix w;
-  Matrix gate;                       // same shape as w; empty for none
-  std::span<const int64_t> tokens;   // rows of the activations, in the order of `out`'s rows
+  Matrix gate;                      // same shape as w; empty for none
+  std::span<const int64_t> tokens;  // rows of the activations, in the order of `out`'s rows
   float* out = nullptr;
-  int64_t stride = 0;                // floats from one token's outputs to the next
-  bool exact = false;                // float32 activations even in fast mode (router)
+  int64_t stride = 0;  // floats from one token's outputs to the next
+  bool exact = false;  // float32 activations even in fast mode (router)
 };
 
 class Matmul {
@@ -77,7 +77,7 @@ class Matmul {
   const Kernels& kernels_;
   Precision precision_;
   std::vector<Task> tasks_;
-  std::vector<Scratch> scratch_;     // one a thread
+  std::vector<Scratch> scratch_;  // one a thread
   std::vector<int64_t> all_tokens_;
   Buffer<std::byte> tiles_;          // packed tokens of all products that need them
   std::vector<size_t> tile_offset_;  // where each product's tiles begin

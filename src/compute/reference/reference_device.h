@@ -1,5 +1,5 @@
-// The plain backend: one loop per formula, float64 inside, no SIMD, no threads. It defines the meaning of every operation
-// and is what kernels are tested against; it is far too slow for use.
+// The plain backend: one loop per formula, float64 inside, no SIMD, no threads. It defines the meaning of every
+// operation and is what kernels are tested against; it is far too slow for use.
 #pragma once
 
 #include <memory>
