@@ -4,14 +4,12 @@
 // picks at run time. All of them compute the same bits: vectors have 16 lanes everywhere, multiply-adds are fused
 // everywhere, and every sum has one order:
 //
-//   float dot products    lane c % 16 accumulates its columns in ascending order by fused multiply-add; then the lanes
-//   are
-//                         folded in halves (8, 4, 2, 1).
-//   integer dot products  columns form groups of 32. The sum of (code - zero) * q over a group (or half a group, for
-//   formats
-//                         with a scale per 16 columns) is an exact integer I. Chain g % 8 accumulates, for its groups
-//                         in ascending order, fma(float(I), scale * x_scale, chain) and, for formats with minima,
-//                         fma(bias * x_scale, float(sum of q), chain). The row's result is the chains' sum, 0 to 7.
+//   - float dot products: lane c % 16 accumulates its columns in ascending order by fused multiply-add; then the lanes
+//     are folded in halves (8, 4, 2, 1).
+//   - integer dot products: columns form groups of 32. The sum of (code - zero) * q over a group (or half a group, for
+//     formats with a scale per 16 columns) is an exact integer I. Chain g % 8 accumulates, for its groups in ascending
+//     order, fma(float(I), scale * x_scale, chain) and, for formats with minima, fma(bias * x_scale, float(sum of q),
+//     chain). The row's result is the chains' sum, 0 to 7.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,8 @@ constexpr int64_t kPanelRows = 16;
 constexpr int64_t kTileTokens = 4;
 constexpr int kCodeBytes = 2;
 
-// clang-format off: each file builds on those before it.
+// Each file builds on those before it.
+// clang-format off
 #include "compute/cpu/common.inc"
 #include "compute/cpu/attention.inc"
 #include "compute/cpu/decode.inc"
@@ -49,10 +50,11 @@ constexpr int kCodeBytes = 2;
 }  // namespace avx2
 
 const Kernels* avx2_kernels() {
-  static const Kernels table = avx2::make_table("AVX2");
   const bool supported =
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  return supported ? &table : nullptr;
+  if (!supported) return nullptr;  // before the first instruction that the machine may lack
+  static const Kernels table = avx2::make_table("AVX2");
+  return &table;
 }
 
 }  // namespace carat

@@ -32,7 +32,8 @@ constexpr int64_t kPanelRows = 32;
 constexpr int64_t kTileTokens = 12;
 constexpr int kCodeBytes = 1;
 
-// clang-format off: each file builds on those before it.
+// Each file builds on those before it.
+// clang-format off
 #include "compute/cpu/common.inc"
 #include "compute/cpu/attention.inc"
 #include "compute/cpu/decode.inc"
@@ -46,11 +47,12 @@ constexpr int kCodeBytes = 1;
 }  // namespace avx512
 
 const Kernels* avx512_kernels() {
-  static const Kernels table = avx512::make_table("AVX-512 VNNI");
   const bool supported = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                          __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma");
-  return supported ? &table : nullptr;
+  if (!supported) return nullptr;  // before the first instruction that the machine may lack
+  static const Kernels table = avx512::make_table("AVX-512 VNNI");
+  return &table;
 }
 
 }  // namespace carat

@@ -26,7 +26,8 @@ constexpr int kScoreQueries = 1;
 constexpr int kScoreKeys = 1;
 constexpr int kValueVectors = 1;
 
-// clang-format off: each file builds on those before it.
+// Each file builds on those before it.
+// clang-format off
 #include "compute/cpu/common.inc"
 #include "compute/cpu/attention.inc"
 #include "compute/cpu/decode.inc"
