@@ -178,7 +178,7 @@ class Chat {
     const Conversation before = conversation_;
     if (!conversation_.drop_answer()) fail("there is no message to answer");
     try {
-      answer();
+      if (!answer()) conversation_ = before;
     } catch (const Error&) {
       conversation_ = before;
       throw;
@@ -207,14 +207,17 @@ class Chat {
     return engine_.render_chat({.messages = conversation.dump(), .tools = "", .thinking = thinking_});
   }
 
-  /// Answers the conversation, which ends with a user message. When nothing comes of it that message is taken back.
-  void answer() {
+  /// Answers the conversation, which ends with a user message. When nothing comes of it that message is taken back:
+  /// false.
+  bool answer() {
     try {
-      if (!generate()) conversation_.drop_turn();
-    } catch (...) {
+      if (generate()) return true;
+    } catch (const Error&) {
       conversation_.drop_turn();
       throw;
     }
+    conversation_.drop_turn();
+    return false;
   }
 
   /// False when the answer was stopped before its first word.
@@ -321,7 +324,7 @@ int run(const Flags& flags) {
       if (outcome == LineReader::Outcome::kInterrupted) continue;
       if (!chat.take(message)) return status;
     } catch (const Error& error) {
-      fmt::print(stderr, "carat: {}\n", error.what());
+      fmt::print(stderr, "carat: {}\n", terminal_safe(error.what()));
       if (!reader.interactive()) status = 1;  // a person has seen it; a script must learn of it
     }
     if (std::ferror(stdout) != 0) return status;

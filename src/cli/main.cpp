@@ -8,10 +8,16 @@
 #include <new>
 
 #include "cli/options.h"
+#include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
 
 namespace {
+
+/// Sentences may quote names that a file made up.
+void complain(const std::exception& error) {
+  std::fprintf(stderr, "carat: %s\n", carat::terminal_safe(error.what()).c_str());
+}
 
 /// What an action printed may still fail to arrive: a full disk is an error, a reader that went away is not.
 int flush_output(int status) {
@@ -38,7 +44,7 @@ int main(int argc, char** argv) {
   app.footer(
       "First steps:\n"
       "  carat get gemma3-270m\n"
-      "  carat generate gemma3-270m \"Tell me a story.\"\n"
+      "  carat generate gemma3-270m --raw \"Once upon a time\"\n"
       "\"carat VERB --help\" explains a verb.");
   carat::Action action;
   carat::add_generate(app, action);
@@ -72,12 +78,12 @@ int main(int argc, char** argv) {
   try {
     return flush_output(action());
   } catch (const carat::UsageError& error) {
-    std::fprintf(stderr, "carat: %s\n", error.what());
+    complain(error);
     return 2;
   } catch (const std::bad_alloc&) {
     std::fputs("carat: out of memory\n", stderr);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "carat: %s\n", error.what());
+    complain(error);
   }
   return 1;
 }

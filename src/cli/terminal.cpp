@@ -49,9 +49,9 @@ struct LineReader::Editor {
     el_source(line.get(), nullptr);  // ~/.editrc
     // While a line is being typed these are keys like others, and no signals.
     el_set(line.get(), EL_SETTY, "-d", "-isig", nullptr);
-    el_set(line.get(), EL_ADDFN, "carat-drop-line", "Drop the line", &Editor::drop_line);
+    el_wset(line.get(), EL_ADDFN, L"carat-drop-line", L"Drop the line", &Editor::drop_line);
     el_set(line.get(), EL_BIND, "^C", "carat-drop-line", nullptr);
-    el_set(line.get(), EL_ADDFN, "carat-suspend", "Suspend the program", &Editor::suspend);
+    el_wset(line.get(), EL_ADDFN, L"carat-suspend", L"Suspend the program", &Editor::suspend);
     el_set(line.get(), EL_BIND, "^Z", "carat-suspend", nullptr);
   }
 
