@@ -1,5 +1,8 @@
 // The carat command: parses the command line and runs the verb that it names.
 // Exit status: 0 done, 1 failed (one sentence on stderr), 2 wrong usage.
+#include <poll.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
@@ -19,12 +22,21 @@ void complain(const std::exception& error) {
   std::fprintf(stderr, "carat: %s\n", carat::terminal_safe(error.what()).c_str());
 }
 
+/// Whether standard output is a pipe that nobody reads any more. The failed write itself may be long past, and its
+/// errno gone.
+bool reader_left() {
+  pollfd out{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
+  return poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0;
+}
+
 /// What an action printed may still fail to arrive: a full disk is an error, a reader that went away is not.
 int flush_output(int status) {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
-  if (errno == EPIPE) return status;
-  std::fprintf(stderr, "carat: cannot write to standard output: %s\n", std::strerror(errno == 0 ? EIO : errno));
+  const int error = errno;
+  if (error == EPIPE || reader_left()) return status;
+  std::fprintf(stderr, "carat: cannot write to standard output%s%s\n", error == 0 ? "" : ": ",
+               error == 0 ? "" : std::strerror(error));
   return 1;
 }
 
