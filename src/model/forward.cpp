@@ -265,7 +265,7 @@ void Model::place_rows(const Batch& batch, KvCache& cache) {
   rope_sliding_.reserve(last_position + 1);
 }
 
-void Model::check(const Batch& batch, const KvCache& cache) const {
+void Model::check(const Batch& batch, const KvCache& cache) {
   const ModelConfig& c = config();
   const auto rows = static_cast<int64_t>(batch.rows.size());
   if (rows == 0) fail("a batch has no rows");
@@ -278,15 +278,15 @@ void Model::check(const Batch& batch, const KvCache& cache) const {
       (!batch.taps.empty() && (batch.taps.front() < 0 || batch.taps.back() > c.layer_count()))) {
     fail("the taps of a batch must be ascending layers from 0 to {}", c.layer_count());
   }
-  std::vector<bool> seen;
+  seen_.clear();
   for (int64_t begin = 0; begin < rows;) {
     const int sequence = batch.rows[static_cast<size_t>(begin)].sequence;
     int64_t end = begin;
     while (end < rows && batch.rows[static_cast<size_t>(end)].sequence == sequence) ++end;
     const int64_t start = cache.length(sequence);  // throws for an unknown sequence
-    if (static_cast<size_t>(sequence) >= seen.size()) seen.resize(static_cast<size_t>(sequence) + 1);
-    if (seen[static_cast<size_t>(sequence)]) fail("the rows of sequence {} are not consecutive in the batch", sequence);
-    seen[static_cast<size_t>(sequence)] = true;
+    if (static_cast<size_t>(sequence) >= seen_.size()) seen_.resize(static_cast<size_t>(sequence) + 1);
+    if (seen_[static_cast<size_t>(sequence)] != 0) fail("the rows of sequence {} are not consecutive in the batch", sequence);
+    seen_[static_cast<size_t>(sequence)] = 1;
     if (end - begin > cache.spec().max_rows) {
       fail("a batch has {} rows of one sequence; the KV cache was made for {}", end - begin, cache.spec().max_rows);
     }

@@ -48,7 +48,7 @@ class Model {
   };
   enum class Part : uint8_t { kQuery, kKeyValue, kAll };
 
-  void check(const Batch& batch, const KvCache& cache) const;
+  void check(const Batch& batch, const KvCache& cache);
   void place_rows(const Batch& batch, KvCache& cache);
   void embed(const Batch& batch);
   void prepare_per_layer_inputs();
@@ -77,6 +77,7 @@ class Model {
   std::vector<int> source_;               // batch row of each current row
   std::vector<int> wanted_;               // current rows that go all the way
   std::vector<int> ids_, pli_ids_;
+  std::vector<uint8_t> seen_;             // by sequence, while a batch is checked
   std::vector<int> batch_rows_of_;   // scratch for gathers
   DeviceArray<float> x_, gathered_;  // [max_rows, hidden]
   DeviceArray<float> q_, attended_;  // [max_rows, heads * head_dim]

@@ -32,7 +32,7 @@ constexpr int kScoreQueries = 2;
 constexpr int kScoreKeys = 2;
 constexpr int kValueVectors = 2;
 constexpr int64_t kPanelRows = 16;
-constexpr int64_t kTileTokens = 4;
+constexpr int64_t kTileTokens = 6;
 constexpr int kCodeBytes = 2;
 
 // Each file builds on those before it.
