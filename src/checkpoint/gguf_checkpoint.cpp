@@ -71,6 +71,14 @@ std::string_view find_name(const Rename (&table)[N], std::string_view name) {
   return found == std::end(table) ? std::string_view() : found->canonical;
 }
 
+/// "output.bias", "token_embd.scale": something beside a weight that the model has.
+bool is_beside_a_top_weight(std::string_view name) {
+  return std::any_of(std::begin(kTop), std::end(kTop), [&](const Rename& entry) {
+    const std::string_view module = entry.gguf.substr(0, entry.gguf.rfind('.') + 1);
+    return name.starts_with(module) && name != entry.gguf;
+  });
+}
+
 /// Splits "blk.12.attn_q.weight" into 12 and "attn_q.weight"; false for other names.
 bool split_block(std::string_view name, int& layer, std::string_view& rest) {
   if (!name.starts_with(kBlock)) return false;
@@ -122,7 +130,7 @@ class Filler {
     }
     KnownTensor known;
     if (name.empty() || !find_known_tensor(contents_.config, name, known)) {
-      if (of_layer) {
+      if (of_layer || is_beside_a_top_weight(tensor.name)) {
         fail("{}: tensor '{}' is not part of a {} model with these metadata", origin_, tensor.name,
              contents_.config.model_type);
       }

@@ -241,12 +241,12 @@ void add_unused(CheckpointContents& contents, const SafeTensor& tensor) {
 /// What to do with a stored tensor that the text model's own tables do not use.
 bool is_unused(const ModelConfig& config, const StoredName& name, std::string_view stored) {
   return is_foreign_tensor(stored) || is_redundant_kv(config, name.canonical) ||
-         (config.tied_head && name.canonical == "lm_head");
+         (config.tied_head && (name.canonical == "lm_head" || name.canonical.starts_with("lm_head.")));
 }
 
 /// Sorts the stored tensors into modules, in the order of the files. Tensors that the text model does not use are
-/// listed and left alone; one that is clearly of a layer and yet unknown is an error, since ignoring it would change
-/// the results.
+/// listed and left alone; one that is clearly of a layer or of a known module and yet unknown is an error, since
+/// ignoring it would change the results.
 std::vector<Module> collect(CheckpointContents& contents, const SafetensorsSet& set) {
   std::vector<Module> modules;
   std::unordered_map<std::string, size_t> index;
@@ -258,7 +258,11 @@ std::vector<Module> collect(CheckpointContents& contents, const SafetensorsSet& 
     }
     Module module{name.path, name.canonical, {}, nullptr, nullptr, nullptr, file, contents.tensors.size()};
     if (!find_known_tensor(contents.config, name.canonical, module.known)) {
-      if (name.canonical.starts_with("layers.")) {
+      if (name.canonical.ends_with(".global_scale")) {
+        fail("{}: tensor '{}': packed weights with a global scale are not supported, only with scales of their groups",
+             file->origin(), tensor->name);
+      }
+      if (name.canonical.starts_with("layers.") || is_part_of_top_module(name.canonical)) {
         fail("{}: tensor '{}' is not part of a {} model with this config", file->origin(), tensor->name,
              contents.config.model_type);
       }

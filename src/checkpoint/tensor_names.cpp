@@ -111,6 +111,13 @@ bool find_known_tensor(const ModelConfig& config, std::string_view canonical, Kn
   return true;
 }
 
+bool is_part_of_top_module(std::string_view canonical) {
+  return std::any_of(std::begin(kTop), std::end(kTop), [&](const Entry& entry) {
+    return canonical.size() > entry.name.size() && canonical.starts_with(entry.name) &&
+           canonical[entry.name.size()] == '.';
+  });
+}
+
 bool is_redundant_kv(const ModelConfig& config, std::string_view canonical) {
   int layer = -1;
   std::string_view name;

@@ -23,6 +23,10 @@ struct KnownTensor {
 /// when a text model of that config has no such tensor.
 bool find_known_tensor(const ModelConfig& config, std::string_view canonical, KnownTensor& known);
 
+/// Something of a known module outside the layers that is not the module itself ("embed_tokens.global_scale",
+/// "lm_head.bias"): without it the module would mean something else.
+bool is_part_of_top_module(std::string_view canonical);
+
 /// K and V weights of layers that use those of another layer. Google's files carry them, re-saved ones do not.
 bool is_redundant_kv(const ModelConfig& config, std::string_view canonical);
 

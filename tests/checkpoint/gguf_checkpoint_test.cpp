@@ -446,6 +446,10 @@ TEST(GgufCheckpoint, RefusesTensorsThatDoNotFit) {
         open(directory, with("blk.0.inp_gate.weight", {1, 1}, kF32, 4));
       },
       "is not part of a gemma4 (GGUF) model"));
+  for (const char* beside : {"output.bias", "token_embd.scale"}) {
+    EXPECT_TRUE(
+        testing::fails([&] { open(directory, with(beside, {1}, kF32, 4)); }, "is not part of a gemma4 (GGUF) model"));
+  }
   const auto foreign = open(directory, with("v.patch_embd.weight", {1, 1}, kF32, 4));
   EXPECT_EQ(foreign->tensors().back().canonical, "");
 }

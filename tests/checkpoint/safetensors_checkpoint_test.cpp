@@ -364,6 +364,10 @@ TEST(SafetensorsCheckpoint, RefusesTensorsThatDoNotFit) {
   contains(one("model.layers.0.self_attn.q_proj.bias", "BF16", {1}, 2), "is not part of a gemma4_text model");
   contains(one("model.layers.0.self_attn.q_proj.qweight", "I32", {1}, 4), "is not part of a gemma4_text model");
   contains(one("model.layers.0.router.scale", "BF16", {128}, 256), "is not part of a gemma4_text model");
+  contains(one("model.norm.bias", "BF16", {128}, 256), "is not part of a gemma4_text model");
+  contains(one("model.embed_tokens.scale", "F32", {1}, 4), "is not part of a gemma4_text model");
+  contains(one("model.embed_tokens.global_scale", "F32", {1}, 4), "with a global scale are not supported");
+  contains(one("model.layers.0.mlp.up_proj.global_scale", "F32", {1}, 4), "with a global scale are not supported");
   contains(one("model.norm.scales", "BF16", {4}, 8), "has scales or biases but no weight");
   contains(one("model.norm.weight", "BF16", {128}, 256), "there is no lm_head.weight");
   SafetensorsBuilder twice;
