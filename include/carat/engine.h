@@ -97,6 +97,8 @@ class Engine {
   std::optional<int> token_id(std::string_view piece) const;
   /// The turn format of encode_chat: "gemma3", "gemma4" or "gemma4-interleaved".
   std::string_view chat_format() const;
+  /// Whether the model's files ship a chat template. Pretrained models do not: they continue texts and cannot converse.
+  bool has_chat_template() const;
 
   int context_length() const;
   int vocab_size() const;

@@ -125,12 +125,14 @@ int run(const Flags& flags) {
   }
   if (plain) std::putchar('\n');
   if (flags.logprobs >= 0) std::puts(logprobs.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+  std::fflush(stdout);  // before the statistics, where both go the same way
   if (!flags.quiet) {
-    fmt::print(
-        stderr, "[{} prompt tokens at {:.1f}/s, {} generated at {:.1f}/s, seed {}{}]\n", result.prompt_tokens,
-        static_cast<double>(result.prompt_tokens) / result.prefill_seconds, result.tokens.size(),
-        decoded > 0 ? decoded / result.decode_seconds : 0.0, request.sampling.seed,
-        finish_name(result.finish) == "length" ? fmt::format(", stopped at {} tokens", result.tokens.size()) : "");
+    const bool length = finish_name(result.finish) == "length";
+    fmt::print(stderr, "[{} prompt tokens at {:.1f}/s, {} generated at {:.1f}/s, seed {}{}{}]\n", result.prompt_tokens,
+               static_cast<double>(result.prompt_tokens) / result.prefill_seconds, result.tokens.size(),
+               decoded > 0 ? decoded / result.decode_seconds : 0.0, request.sampling.seed,
+               length ? fmt::format(", stopped at {} tokens", result.tokens.size()) : "",
+               flags.raw || engine.has_chat_template() ? "" : "; a pretrained model? --raw continues a text");
   }
   return 0;
 }
@@ -157,10 +159,11 @@ void add_generate(CLI::App& app, Action& action) {
   verb->add_flag("--quiet,-q", flags->quiet, "No line of statistics on stderr");
   add_sampling_flags(*verb, flags->sampling);
   add_examples(*verb,
-               "  carat generate gemma3-270m \"Why is the sky blue?\"\n"
                "  carat generate gemma3-270m --raw \"Once upon a time\" --max-tokens 100 --temperature 0.8 --seed 7\n"
-               "  cat notes.txt | carat generate gemma3-270m --system \"Summarise what you are given.\"\n"
-               "  carat generate gemma3-270m --json --logprobs 3 \"Name a colour.\"");
+               "  carat generate MODEL \"Why is the sky blue?\"\n"
+               "  cat notes.txt | carat generate MODEL --system \"Summarise what you are given.\"\n"
+               "  carat generate MODEL --json --logprobs 3 \"Name a colour.\"\n"
+               "gemma3-270m is a pretrained model: it continues texts (--raw) and answers no questions.");
   verb->callback([flags, &action] { action = [flags] { return run(*flags); }; });
 }
 

@@ -269,7 +269,9 @@ void print(const Facts& facts, const Flags& flags) {
        fmt::format("{} tokens, {}", c.vocab, c.tied_head ? "head tied to the embedding" : "head of its own"));
   line("context", fmt::format("{} tokens, sliding window {}", c.max_positions, c.window));
   if (c.pli_width > 0) line("per-layer inputs", fmt::format("{} wide, table of {} rows", c.pli_width, c.pli_vocab));
-  line("chat format", std::string(chat_format_name(chat_format_of(checkpoint))));
+  line("chat format",
+       fmt::format("{}{}", chat_format_name(chat_format_of(checkpoint)),
+                   has_chat_template(checkpoint) ? "" : " (no template in the files: a pretrained model?)"));
   line("stop tokens", stops_text(facts));
   line("sampling", sampling_text(checkpoint));
   line("tokenizer",

@@ -33,16 +33,21 @@ std::string npy_header(size_t rows, size_t cols) {
   return header + description;
 }
 
-/// A file that appears under its name only when it is whole.
+/// A file that appears under its name only when it is whole. Pipes and devices are written to, never replaced, and
+/// links stay links.
 class PartialOutput {
  public:
-  explicit PartialOutput(const std::string& path) : path_(path), partial_(path + ".partial") {
-    if (std::filesystem::is_directory(path)) fail("--out {} is a directory; expected the name of a file", path);
+  explicit PartialOutput(const std::string& path) : path_(path) {
+    namespace fs = std::filesystem;
+    if (fs::is_directory(path)) fail("--out {} is a directory; expected the name of a file", path);
+    const bool in_place = fs::is_other(path);
+    if (!in_place && fs::is_symlink(path)) path_ = fs::weakly_canonical(path).string();
+    partial_ = in_place ? path_ : path_ + ".partial";
     file_.open(partial_, std::ios::binary | std::ios::trunc);
     if (!file_) fail("cannot write {}", path);
   }
   ~PartialOutput() {
-    if (kept_) return;
+    if (kept_ || partial_ == path_) return;
     file_.close();
     std::error_code ignored;
     std::filesystem::remove(partial_, ignored);
@@ -56,7 +61,7 @@ class PartialOutput {
     file_.close();
     if (!file_) fail("cannot write {}: is the disk full?", path_);
     std::error_code error;
-    std::filesystem::rename(partial_, path_, error);
+    if (partial_ != path_) std::filesystem::rename(partial_, path_, error);
     if (error) fail("cannot write {}: {}", path_, error.message());
     kept_ = true;
   }

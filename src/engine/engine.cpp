@@ -202,6 +202,10 @@ std::string_view Engine::chat_format() const {
   return chat_format_name(impl_->chat_format);
 }
 
+bool Engine::has_chat_template() const {
+  return carat::has_chat_template(*impl_->checkpoint);
+}
+
 int Engine::context_length() const {
   return impl_->model.config().max_positions;
 }

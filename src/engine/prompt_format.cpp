@@ -34,6 +34,10 @@ ChatFormat chat_format_of(const Checkpoint& checkpoint) {
   return detect_chat_format(shipped_template(checkpoint), checkpoint.config().family == Family::kGemma4);
 }
 
+bool has_chat_template(const Checkpoint& checkpoint) {
+  return !shipped_template(checkpoint).empty();
+}
+
 std::string_view chat_format_name(ChatFormat format) {
   switch (format) {
     case ChatFormat::kGemma3:

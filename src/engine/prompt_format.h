@@ -15,6 +15,8 @@ class Tokenizer;
 /// The turn format that the checkpoint's shipped template (chat_template.jinja, tokenizer_config.json or GGUF metadata)
 /// asks for, or its family's current one when it ships none.
 ChatFormat chat_format_of(const Checkpoint& checkpoint);
+/// Whether it ships one. Models that were taught to converse do, pretrained ones do not.
+bool has_chat_template(const Checkpoint& checkpoint);
 
 /// "gemma3", "gemma4" or "gemma4-interleaved".
 std::string_view chat_format_name(ChatFormat format);

@@ -9,6 +9,7 @@ import pathlib
 import pty
 import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -220,6 +221,19 @@ def test_logits_file(tmp_path):
     assert (tmp_path / "y.npy").read_bytes() == raw
 
 
+def test_logits_replace_neither_pipes_nor_links(tmp_path):
+    whole = logits(TALKER, tmp_path / "x.npy")
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE) as reader:
+        output("logits", TALKER, "--ids", ",".join(map(str, IDS)), "--out", tmp_path / "pipe")
+        assert reader.communicate(timeout=60)[0] == whole
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "target").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("target")
+    assert logits(TALKER, tmp_path / "link") == whole and (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_bytes() == whole and not list(tmp_path.glob("*.partial"))
+
+
 def test_exact_logits_are_the_reference(tmp_path):
     golden = read_safetensors(GGUF / "dense.q8_0.safetensors")
     ids = golden["tokens"].tolist()
@@ -308,6 +322,15 @@ def test_inspect_knows_the_geometries():
     assert talker["tokenizer"] == {"size": VOCAB} and talker["chat_format"] == "gemma4"
     assert {"id": 1, "piece": "<eos>"} in talker["stop_tokens"]
     assert json.loads(output("inspect", GGUF / "gemma3.q8_0.gguf", "--json"))["chat_format"] == "gemma3"
+
+
+def test_a_model_without_a_template_is_called_pretrained(tmp_path):
+    shutil.copytree(GOLDENS / "models" / "gemma3" / "bf16-hf", tmp_path / "model")
+    assert "gemma3 (no template in the files" in output("inspect", tmp_path / "model")
+    shutil.copy(ROOT / "tests" / "chat" / "templates" / "gemma3.jinja", tmp_path / "model" / "chat_template.jinja")
+    assert "no template" not in output("inspect", tmp_path / "model")
+    assert b"--raw" in carat("generate", TALKER, "tell me", "--max-tokens", "3").stderr
+    assert b"--raw" not in carat("generate", TALKER, "--raw", "tell me", "--max-tokens", "3").stderr
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -427,6 +450,13 @@ def test_statistics_are_one_line_on_stderr():
     run = carat("generate", TALKER, "tell me", "--max-tokens", "3", "--seed", "9")
     assert run.stderr.count(b"\n") == 1 and b"seed 9" in run.stderr
     assert carat("generate", TALKER, "tell me", "--max-tokens", "3", "-q").stderr == b""
+
+
+def test_statistics_follow_the_text_on_a_shared_pipe():
+    run = subprocess.run([CARAT, "generate", TALKER, "--raw", "a", "--max-tokens", "3", "--seed", "9"], stdin=subprocess.DEVNULL,
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)
+    assert b"seed 9" in run.stdout.splitlines()[-1] and run.stdout.endswith(b"]\n")
+    assert run.stdout.splitlines()[-1].startswith(b"[3 prompt tokens") or b"\n[" in run.stdout
 
 
 @pytest.mark.parametrize("arguments", [["generate", TALKER, "tell me", "--max-tokens", "2", "-q", "--chunk", "1"],
