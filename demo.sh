@@ -21,7 +21,11 @@ cmake --build --preset release --target carat >&2
 step "fetching the model gemma3-270m (253 MB, once)"
 build/release/carat get gemma3-270m >&2
 
-step "writing a story: carat generate gemma3-270m \"Write a short story …\""
-build/release/carat generate gemma3-270m \
-  "Write a short story about a lighthouse keeper who finds a message in a bottle." \
-  --max-tokens 200 --temperature 0.8 --seed 7
+step "writing a story: carat generate gemma3-270m --raw \"…\""
+# The model is a pretrained one: it answers nothing and continues anything, so it is given a beginning.
+beginning='The Lighthouse Keeper and the Bottle. A bedtime story.
+
+Once upon a time, a kind old lighthouse keeper named Tom lived alone on a small island. One morning he found a green bottle on the beach, and in the bottle there was a message. He opened it and read:'
+printf '%s' "$beginning"
+build/release/carat generate gemma3-270m --raw "$beginning" --max-tokens 124 --seed 1 \
+  --temperature 0.6 --min-p 0.08 --repetition-penalty 1.1 --repetition-context 100
