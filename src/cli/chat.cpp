@@ -314,6 +314,9 @@ int run(const Flags& flags) {
   LineReader reader(history_file());
   Chat chat(flags, Engine::load(resolve_model(flags.model.model), flags.model.engine_options()), reader.interactive());
   if (reader.interactive()) fmt::print("{}. /help lists the commands.\n", chat.engine().description());
+  if (reader.interactive() && !chat.engine().has_chat_template()) {
+    fmt::print("Its files ship no chat template: a pretrained model, which knows no turns?\n");
+  }
   const CatchInterrupt catching(reader.interactive());
   int status = 0;
   while (true) {
