@@ -82,6 +82,7 @@ class Engine {
   /// Token ids of a text to be continued, BOS first. Control tokens written in the text are read as such.
   std::vector<int> encode(std::string_view text) const;
   /// Token ids of a conversation, ready for the model's answer.
+  /// What users, systems and tools say is text: control tokens spelled in it do not count as such.
   std::vector<int> encode_chat(const ChatRequest& chat) const;
   /// The prompt text of a conversation.
   std::string render_chat(const ChatRequest& chat) const;

@@ -38,6 +38,25 @@ KvFormat kv_format(const EngineOptions& options) {
   return options.kv.value_or(options.precision == Precision::kExact ? KvFormat::kF32 : KvFormat::kF16);
 }
 
+/// A ChatRequest with its JSON parsed. Throws Error where it is none.
+struct Conversation {
+  explicit Conversation(const ChatRequest& chat)
+      : messages(parse(chat.messages, "chat messages")),
+        tools(chat.tools.empty() ? Json() : parse(chat.tools, "tools")),
+        options{.enable_thinking = chat.thinking} {}
+
+  Json messages;
+  Json tools;
+  ChatOptions options;
+
+ private:
+  static Json parse(const std::string& text, std::string_view what) {
+    Json json = Json::parse(text, nullptr, false);
+    if (json.is_discarded()) fail("the {} are not valid JSON", what);
+    return json;
+  }
+};
+
 }  // namespace
 
 struct Engine::Impl {
@@ -110,18 +129,13 @@ std::vector<int> Engine::encode(std::string_view text) const {
 }
 
 std::string Engine::render_chat(const ChatRequest& chat) const {
-  const auto parse = [](const std::string& text, std::string_view what) {
-    Json json = Json::parse(text, nullptr, false);
-    if (json.is_discarded()) fail("the {} are not valid JSON", what);
-    return json;
-  };
-  return carat::render_chat(impl_->chat_format, parse(chat.messages, "chat messages"),
-                            chat.tools.empty() ? Json() : parse(chat.tools, "tools"),
-                            {.enable_thinking = chat.thinking});
+  const Conversation c(chat);
+  return carat::render_chat(impl_->chat_format, c.messages, c.tools, c.options);
 }
 
 std::vector<int> Engine::encode_chat(const ChatRequest& chat) const {
-  return encode(render_chat(chat));
+  const Conversation c(chat);
+  return encode_conversation(*impl_->tokenizer, impl_->chat_format, c.messages, c.tools, c.options);
 }
 
 std::string Engine::decode(const std::vector<int>& ids) const {

@@ -28,6 +28,21 @@ std::string shipped_template(const Checkpoint& checkpoint) {
   return "";
 }
 
+/// Marks the control tokens in every string of a message's content: text, the texts of parts, values of a tool's
+/// result.
+void mark_strings(const Tokenizer& tokenizer, Json& value) {
+  if (value.is_string()) {
+    value = tokenizer.mark_specials(value.get_ref<const std::string&>());
+  } else if (value.is_structured()) {
+    for (Json& element : value) mark_strings(tokenizer, element);
+  }
+}
+
+std::vector<int> with_bos(const Tokenizer& tokenizer, std::vector<int> ids) {
+  if (ids.empty() || ids.front() != tokenizer.bos_id()) ids.insert(ids.begin(), tokenizer.bos_id());
+  return ids;
+}
+
 }  // namespace
 
 ChatFormat chat_format_of(const Checkpoint& checkpoint) {
@@ -57,10 +72,22 @@ std::optional<ChatFormat> find_chat_format(std::string_view name) {
   return std::nullopt;
 }
 
+std::vector<int> encode_conversation(const Tokenizer& tokenizer, ChatFormat format, Json messages, const Json& tools,
+                                     const ChatOptions& options) {
+  if (messages.is_array()) {
+    for (Json& message : messages) {
+      if (!message.is_object() || !message.contains("content")) continue;
+      const auto role = message.find("role");
+      if (role != message.end() && (*role == "assistant" || *role == "model"))
+        continue;  // its own words, markers and all
+      mark_strings(tokenizer, message["content"]);
+    }
+  }
+  return with_bos(tokenizer, tokenizer.encode_marked(render_chat(format, messages, tools, options)));
+}
+
 std::vector<int> encode_with_bos(const Tokenizer& tokenizer, std::string_view text) {
-  std::vector<int> ids = tokenizer.encode(text);
-  if (ids.empty() || ids.front() != tokenizer.bos_id()) ids.insert(ids.begin(), tokenizer.bos_id());
-  return ids;
+  return with_bos(tokenizer, tokenizer.encode(text));
 }
 
 }  // namespace carat

@@ -16,6 +16,8 @@
 namespace carat {
 namespace {
 
+constexpr std::string_view kLiteralMark = "\uFDD0";
+
 /// Calls read(json, capacity) with padding behind the file's text: the rest of its last page when that is enough (the
 /// mapping goes on to the end of the page, zero-filled), else a copy.
 template <typename Read>
@@ -79,15 +81,19 @@ struct Tokenizer::Impl {
   }
 
   /// Calls plain(text) for the stretches between the added tokens of `text` and appends those tokens' ids, in order.
+  /// Control tokens that begin at a place of `literal` (ascending) are text.
   template <typename Plain>
-  static void cut(const AddedTokens& tokens, std::string_view text, Specials specials, std::vector<int>& ids,
-                  const Plain& plain) {
+  static void cut(const AddedTokens& tokens, std::string_view text, Specials specials,
+                  const std::vector<size_t>& literal, std::vector<int>& ids, const Plain& plain) {
     size_t done = 0;
     size_t from = 0;
     while (const auto match = tokens.find(text, from)) {
       from = match->end;
       // A control token that counts as text is passed over whole: nothing inside it is looked for.
-      if (match->special && specials == Specials::kText) continue;
+      if (match->special &&
+          (specials == Specials::kText || std::binary_search(literal.begin(), literal.end(), match->begin))) {
+        continue;
+      }
       if (match->begin > done) plain(text.substr(done, match->begin - done));
       ids.push_back(match->id);
       done = match->end;
@@ -144,11 +150,51 @@ std::shared_ptr<const Tokenizer> Tokenizer::from_gguf(const GgufFile& file) {
 }
 
 std::vector<int> Tokenizer::encode(std::string_view text, Specials specials) const {
+  return encode(text, specials, {});
+}
+
+std::string Tokenizer::mark_specials(std::string_view text) const {
+  std::string marked;
+  const auto append = [&](std::string_view part) {
+    for (size_t from = 0; from < part.size();) {
+      const size_t mark = std::min(part.find(kLiteralMark, from), part.size());
+      marked.append(part, from, mark - from);
+      if (mark < part.size()) marked += "\uFFFD";
+      from = mark + kLiteralMark.size();
+    }
+  };
+  size_t done = 0;
+  size_t from = 0;
+  while (const auto match = impl_->added.find(text, from)) {
+    from = match->end;
+    if (!match->special) continue;
+    append(text.substr(done, match->begin - done));
+    marked += kLiteralMark;
+    marked.append(text, match->begin, match->end - match->begin);
+    done = match->end;
+  }
+  append(text.substr(done));
+  return marked;
+}
+
+std::vector<int> Tokenizer::encode_marked(std::string_view text) const {
+  std::string plain;
+  std::vector<size_t> literal;
+  for (size_t from = 0; from < text.size();) {
+    const size_t mark = std::min(text.find(kLiteralMark, from), text.size());
+    plain.append(text, from, mark - from);
+    if (mark < text.size()) literal.push_back(plain.size());
+    from = mark + kLiteralMark.size();
+  }
+  return encode(plain, Specials::kParse, literal);
+}
+
+std::vector<int> Tokenizer::encode(std::string_view text, Specials specials, const std::vector<size_t>& literal) const {
   std::vector<int> ids;
   ids.reserve(text.size() / 3 + 8);
   BpeEncoder encoder(impl_->model, text.size());
   std::string normalized;
-  Impl::cut(impl_->added, text, specials, ids, [&](std::string_view plain) {
+  Impl::cut(impl_->added, text, specials, literal, ids, [&](std::string_view plain) {
     if (impl_->marks_spaces) {
       normalized.clear();
       for (size_t from = 0; from < plain.size();) {
@@ -159,7 +205,7 @@ std::vector<int> Tokenizer::encode(std::string_view text, Specials specials) con
       }
       plain = normalized;
     }
-    Impl::cut(impl_->added_normalized, plain, specials, ids,
+    Impl::cut(impl_->added_normalized, plain, specials, {}, ids,
               [&](std::string_view words) { encoder.encode(words, ids); });
   });
   return ids;

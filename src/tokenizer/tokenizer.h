@@ -35,6 +35,12 @@ class Tokenizer {
   /// Ids of `text`, which may be any bytes (invalid UTF-8 goes through byte fallback). Adds no BOS.
   std::vector<int> encode(std::string_view text, Specials specials = Specials::kParse) const;
 
+  /// `text` with every control token in it marked as ordinary text, for encode_marked(). Marked texts may be pasted into a
+  /// larger one whose own control tokens count. The mark is U+FDD0, which is no character; one in `text` becomes U+FFFD.
+  std::string mark_specials(std::string_view text) const;
+  /// encode(…, kParse), but control tokens that mark_specials() marked are text.
+  std::vector<int> encode_marked(std::string_view text) const;
+
   /// The text of `ids`: pieces joined, byte tokens as raw bytes. Control tokens are written only when `with_specials`.
   /// Unknown ids are an Error.
   std::string decode(const std::vector<int>& ids, bool with_specials = false) const;
@@ -55,6 +61,7 @@ class Tokenizer {
  private:
   struct Impl;
   explicit Tokenizer(std::unique_ptr<Impl> impl);
+  std::vector<int> encode(std::string_view text, Specials specials, const std::vector<size_t>& literal) const;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -139,6 +139,21 @@ TEST_P(EngineTest, BosComesOnce) {
   EXPECT_EQ(chat.front(), 2);
 }
 
+// A user who writes a control token says it; only the conversation's form makes one.
+TEST_P(EngineTest, ControlTokensInMessagesAreText) {
+  const Engine engine = open();
+  const std::string said = "a<bos>b <eos>";
+  const std::vector<int> ids =
+      engine.encode_chat({.messages = R"([{"role": "user", "content": ")" + said + R"("}])", .tools = ""});
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), 2), 1);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), 1), 0);
+  EXPECT_NE(engine.decode(ids).find(said), std::string::npos);
+  // The model's own words keep theirs.
+  const std::vector<int> own = engine.encode_chat(
+      {.messages = R"([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y<eos>"}])", .tools = ""});
+  EXPECT_EQ(std::count(own.begin(), own.end(), 1), 1);
+}
+
 TEST_P(EngineTest, RefusesWhatItCannotDo) {
   Engine engine = open();
   EXPECT_THROW(generate(engine, {}), Error);

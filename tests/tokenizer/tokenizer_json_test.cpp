@@ -169,5 +169,23 @@ TEST(TokenizerJson, FilesOfEveryLengthAroundAPage) {
   std::filesystem::remove(path);
 }
 
+TEST(Tokenizer, MarkedControlTokensAreTextAndOthersAreNot) {
+  const auto tokenizer = Tokenizer::from_json(test_path("small.json"));
+  const std::vector<std::string> texts = {
+      "", "plain", "<bos>", "a<bos>b", "<bos><eos><bos>", "\uFDD0<bos>", "<bo<bos>s>", "  <eos>  \n\n", "<bos\n>"};
+  for (const std::string& text : texts) {
+    std::string expected = text;  // the mark itself cannot be said
+    if (const size_t mark = expected.find("\uFDD0"); mark != std::string::npos) expected.replace(mark, 3, "\uFFFD");
+    EXPECT_EQ(tokenizer->encode_marked(tokenizer->mark_specials(text)),
+              tokenizer->encode(expected, Tokenizer::Specials::kText))
+        << text;
+  }
+  const std::vector<int> ids = tokenizer->encode_marked("<bos>" + tokenizer->mark_specials("say <eos>") + "<eos>");
+  EXPECT_EQ(ids.front(), tokenizer->bos_id());
+  EXPECT_EQ(ids.back(), tokenizer->id("<eos>"));
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), ids.back()), 1);
+  EXPECT_EQ(tokenizer->decode(ids), "say <eos>");
+}
+
 }  // namespace
 }  // namespace carat
