@@ -25,7 +25,7 @@ void CpuAttention::finish_qkv(const QkvArgs& args) {
   const int head_dim = args.cache.head_dim;
   const int pairs = args.rope->pairs();
   const int kv_heads = args.k != nullptr ? args.cache.kv_heads : 0;
-  for (Scratch& scratch : scratch_) scratch.row.resize(static_cast<size_t>(3 * head_dim));
+  for (Scratch& scratch : scratch_) scratch.row.resize(3 * static_cast<size_t>(head_dim));
   const auto one_row = [&](int64_t r, int thread) {
     float* cos = scratch_[static_cast<size_t>(thread)].row.data();
     float* sin = cos + head_dim;
@@ -70,7 +70,7 @@ void CpuAttention::attend(const AttentionArgs& args) {
   if (group > kMaxQueries) fail("{} query heads share a key head; the CPU backend supports {}", group, kMaxQueries);
   for (Scratch& scratch : scratch_) {
     scratch.scores.resize(static_cast<size_t>(kMaxQueries * kSegment));
-    scratch.out.resize(static_cast<size_t>(2 * kMaxQueries * head_dim));
+    scratch.out.resize(2 * static_cast<size_t>(kMaxQueries) * static_cast<size_t>(head_dim));
   }
 
   tiles_.clear();
