@@ -16,11 +16,17 @@ namespace {
 
 #include "compute/cpu/vec_avx2.inc"
 
-inline void store_i8(int8_t* p, V v) {
+inline __m256i to_i16(V v) {
   const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi));
-  const __m256i ordered = _mm256_permute4x64_epi64(words, 0b11011000);
+  return _mm256_permute4x64_epi64(words, 0b11011000);
+}
+inline void store_i16(int16_t* p, V v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_i16(v));
+}
+inline void store_i8(int8_t* p, V v) {
+  const __m256i words = to_i16(v);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
-                   _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
+                   _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 inline int to_int(float v) {
   return _mm_cvtss_si32(_mm_set_ss(v));

@@ -19,6 +19,9 @@ namespace {
 inline void store_i8(int8_t* p, V v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
 }
+inline void store_i16(int16_t* p, V v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(v)));
+}
 inline int to_int(float v) {
   return _mm_cvtss_si32(_mm_set_ss(v));
 }

@@ -16,6 +16,9 @@ namespace {
 inline int to_int(float v) {
   return std::fabs(v) < 2147483648.0f ? static_cast<int>(v) : INT32_MIN;
 }
+inline void store_i16(int16_t* p, V v) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<int16_t>(to_int(v.lane[i]));
+}
 inline void store_i8(int8_t* p, V v) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(to_int(v.lane[i]));
 }

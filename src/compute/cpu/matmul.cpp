@@ -50,11 +50,13 @@ void Matmul::quantize(Activations& x) {
   const auto groups = static_cast<size_t>(q.rows * q.padded_groups);
   x.hi_.resize(groups * kGroup);
   x.lo_.resize(groups * kGroup);
+  x.whole_.resize(groups * kGroup);
   x.scale_.resize(groups);
   x.sum0_.resize(groups);
   x.sum1_.resize(groups);
   q.hi = x.hi_.data();
   q.lo = x.lo_.data();
+  q.q = x.whole_.data();
   q.scale = x.scale_.data();
   q.sum0 = x.sum0_.data();
   q.sum1 = x.sum1_.data();

@@ -25,6 +25,7 @@ class Activations {
   bool quantized_ = false;
   QuantizedRows q_;
   Buffer<int8_t> hi_, lo_;
+  Buffer<int16_t> whole_;
   Buffer<float> scale_;
   Buffer<int32_t> sum0_, sum1_;
 };
