@@ -71,10 +71,10 @@ def number(entry, field, command):
 
 def bench_carat(a):
     command = [a.carat, "bench", a.model, "--prompt", str(a.prompt), "--generate", str(a.generate), "--threads", str(a.threads), "--json"]
-    text, _, peak = run(command)
+    text, _, _ = run(command)
     result = parse_json(text, command)
     values = {"prefill": number(result, "prefill_tokens_per_second", command),
-              "decode": number(result, "decode_tokens_per_second", command), "peak memory": peak}
+              "decode": number(result, "decode_tokens_per_second", command), "peak memory": number(result, "peak_rss_bytes", command)}  # without its bandwidth buffer
     return values, result
 
 
@@ -91,7 +91,7 @@ def bench_llama(a):
 
 
 def first_token_carat(a):
-    return [a.carat, "generate", a.model, "--prompt", FIRST_TOKEN_PROMPT, "--max-tokens", "1", "--threads", str(a.threads)]
+    return [a.carat, "generate", a.model, "--raw", FIRST_TOKEN_PROMPT, "--max-tokens", "1", "--threads", str(a.threads)]
 
 
 def first_token_llama(a):
