@@ -23,8 +23,8 @@ std::string_view chat_format_name(ChatFormat format);
 /// The format of that name; nullopt for any other word.
 std::optional<ChatFormat> find_chat_format(std::string_view name);
 
-/// Ids of a conversation's prompt (render_chat), BOS exactly once. What users, systems and tools say is text: a control token
-/// spelled in it stays letters and cannot end a turn or open one.
+/// Ids of a conversation's prompt (render_chat), BOS exactly once. What users, systems and tools say is text: a control
+/// token spelled in it stays letters and cannot end a turn or open one.
 std::vector<int> encode_conversation(const Tokenizer& tokenizer, ChatFormat format, Json messages, const Json& tools,
                                      const ChatOptions& options);
 

@@ -285,7 +285,8 @@ void Model::check(const Batch& batch, const KvCache& cache) {
     while (end < rows && batch.rows[static_cast<size_t>(end)].sequence == sequence) ++end;
     const int64_t start = cache.length(sequence);  // throws for an unknown sequence
     if (static_cast<size_t>(sequence) >= seen_.size()) seen_.resize(static_cast<size_t>(sequence) + 1);
-    if (seen_[static_cast<size_t>(sequence)] != 0) fail("the rows of sequence {} are not consecutive in the batch", sequence);
+    if (seen_[static_cast<size_t>(sequence)] != 0)
+      fail("the rows of sequence {} are not consecutive in the batch", sequence);
     seen_[static_cast<size_t>(sequence)] = 1;
     if (end - begin > cache.spec().max_rows) {
       fail("a batch has {} rows of one sequence; the KV cache was made for {}", end - begin, cache.spec().max_rows);

@@ -77,7 +77,7 @@ class Model {
   std::vector<int> source_;               // batch row of each current row
   std::vector<int> wanted_;               // current rows that go all the way
   std::vector<int> ids_, pli_ids_;
-  std::vector<uint8_t> seen_;             // by sequence, while a batch is checked
+  std::vector<uint8_t> seen_;        // by sequence, while a batch is checked
   std::vector<int> batch_rows_of_;   // scratch for gathers
   DeviceArray<float> x_, gathered_;  // [max_rows, hidden]
   DeviceArray<float> q_, attended_;  // [max_rows, heads * head_dim]

@@ -35,8 +35,9 @@ class Tokenizer {
   /// Ids of `text`, which may be any bytes (invalid UTF-8 goes through byte fallback). Adds no BOS.
   std::vector<int> encode(std::string_view text, Specials specials = Specials::kParse) const;
 
-  /// `text` with every control token in it marked as ordinary text, for encode_marked(). Marked texts may be pasted into a
-  /// larger one whose own control tokens count. The mark is U+FDD0, which is no character; one in `text` becomes U+FFFD.
+  /// `text` with every control token in it marked as ordinary text, for encode_marked(). Marked texts may be pasted
+  /// into a larger one whose own control tokens count. The mark is U+FDD0, which is no character; one in `text` becomes
+  /// U+FFFD.
   std::string mark_specials(std::string_view text) const;
   /// encode(…, kParse), but control tokens that mark_specials() marked are text.
   std::vector<int> encode_marked(std::string_view text) const;

@@ -35,7 +35,7 @@ struct QuantizedRows {
   int64_t padded_groups = 0;  // rounded up to a multiple of 8
   int8_t* hi = nullptr;       // [rows, padded_groups * 32]
   int8_t* lo = nullptr;
-  int16_t* q = nullptr;       // 254 * hi + lo
+  int16_t* q = nullptr;     // 254 * hi + lo
   float* scale = nullptr;   // [rows, padded_groups]
   int32_t* sum0 = nullptr;  // [rows, padded_groups]: sum of q over columns 0-15 of each group
   int32_t* sum1 = nullptr;  // over columns 16-31
