@@ -70,6 +70,29 @@ struct RenderFlags {
   bool no_generation_prompt = false;
 };
 
+/// The "options" of a request file, named as the templates name them.
+ChatOptions options_of(const Json& request, const std::string& file) {
+  ChatOptions options;
+  const auto found = request.find("options");
+  if (found == request.end()) return options;
+  if (!found->is_object()) fail("{}: \"options\" is not an object", file);
+  for (const auto& [name, value] : found->items()) {
+    if (value.is_null()) continue;
+    if (!value.is_boolean()) fail("{}: the option \"{}\" is not true or false", file, name);
+    if (name == "enable_thinking") {
+      options.enable_thinking = value.get<bool>();
+    } else if (name == "preserve_thinking") {
+      options.preserve_thinking = value.get<bool>();
+    } else if (name == "add_generation_prompt") {
+      options.add_generation_prompt = value.get<bool>();
+    } else {
+      fail("{}: unknown option \"{}\"; known are enable_thinking, preserve_thinking and add_generation_prompt", file,
+           name);
+    }
+  }
+  return options;
+}
+
 int render(const RenderFlags& flags) {
   const ChatFormat format = flags.model.empty() ? find_chat_format(flags.format).value_or(ChatFormat::kGemma4)
                                                 : chat_format_of(*Checkpoint::open(resolve_model(flags.model)));
@@ -77,9 +100,9 @@ int render(const RenderFlags& flags) {
   if (request.is_discarded()) fail("{} is not valid JSON", flags.file);
   const bool whole = request.is_object();
   if (whole && !request.contains("messages")) fail("{} has no \"messages\"", flags.file);
-  ChatOptions options;
+  ChatOptions options = whole ? options_of(request, flags.file) : ChatOptions();
   if (flags.thinking != "default") options.enable_thinking = flags.thinking == "on";
-  options.add_generation_prompt = !flags.no_generation_prompt;
+  if (flags.no_generation_prompt) options.add_generation_prompt = false;
   const std::string text = render_chat(format, whole ? request["messages"] : request,
                                        whole ? request.value("tools", Json()) : Json(), options);
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -106,8 +129,9 @@ void add_tokenize(CLI::App& app, Action& action) {
 void add_render(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<RenderFlags>();
   CLI::App* verb = app.add_subcommand("render", "Show the prompt text of a conversation");
-  verb->add_option("FILE", flags->file,
-                   "JSON: an array of messages, or {\"messages\": …, \"tools\": …} (\"-\": standard input)")
+  verb->add_option(
+          "FILE", flags->file,
+          "JSON: an array of messages, or {\"messages\": …, \"tools\": …, \"options\": …} (\"-\": standard input)")
       ->required();
   CLI::Option_group* format = verb->add_option_group("format");
   format->add_option("--format", flags->format, "The turn format")

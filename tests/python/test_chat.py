@@ -1,7 +1,7 @@
 """Fresh random conversations: `carat render` against Jinja2 with the templates that the models ship.
 
-Needs pytest, jinja2 and a built carat with the verb `render`; skips where one is missing. The program is $CARAT, else
-build/carat. `carat render --format NAME FILE.json` prints the prompt of {"messages", "tools", "options"} byte for byte.
+Needs pytest, jinja2 and a built carat with the verb `render`; skips where one is missing. The program is $CARAT_BINARY, else
+build/release/carat. `carat render --format NAME FILE.json` prints the prompt of {"messages", "tools", "options"} byte for byte.
 CARAT_CHAT_SEED and CARAT_CHAT_CASES choose what is tried.
 """
 
@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import make_chat_goldens as oracle  # noqa: E402
 
-CARAT = pathlib.Path(os.environ.get("CARAT", ROOT / "build" / "carat"))
+CARAT = pathlib.Path(os.environ.get("CARAT_BINARY", ROOT / "build" / "release" / "carat"))
 SEED = int(os.environ.get("CARAT_CHAT_SEED", random.randrange(2**32)))
 CASES = int(os.environ.get("CARAT_CHAT_CASES", 60))
 

@@ -1,7 +1,7 @@
 """Fresh random texts: `carat tokenize` against Hugging Face's `tokenizers`.
 
-Needs pytest, tokenizers and a built carat with the verb `tokenize`; skips where one is missing. The program is $CARAT, else
-build/carat. `carat tokenize TOKENIZER.json --json --file TEXT` prints {"ids", "pieces"}. CARAT_TOKENIZER names another tokenizer.json
+Needs pytest, tokenizers and a built carat with the verb `tokenize`; skips where one is missing. The program is $CARAT_BINARY, else
+build/release/carat. `carat tokenize TOKENIZER.json --json --file TEXT` prints {"ids", "pieces"}. CARAT_TOKENIZER names another tokenizer.json
 than tests/tokenizer/small.json; CARAT_TOKENIZER_SEED and CARAT_TOKENIZER_CASES choose what is tried.
 """
 
@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import make_tokenizer_goldens as oracle  # noqa: E402
 
-CARAT = pathlib.Path(os.environ.get("CARAT", ROOT / "build" / "carat"))
+CARAT = pathlib.Path(os.environ.get("CARAT_BINARY", ROOT / "build" / "release" / "carat"))
 TOKENIZER = pathlib.Path(os.environ.get("CARAT_TOKENIZER", ROOT / "tests" / "tokenizer" / "small.json"))
 SEED = int(os.environ.get("CARAT_TOKENIZER_SEED", random.randrange(2**32)))
 CASES = int(os.environ.get("CARAT_TOKENIZER_CASES", 60))
