@@ -21,9 +21,17 @@ std::string shipped_template(const Checkpoint& checkpoint) {
     return std::string(gguf->string("tokenizer.chat_template").value_or(""));
   }
   if (std::string text = read_text(checkpoint.path() / "chat_template.jinja"); !text.empty()) return text;
-  const Json config = Json::parse(read_text(checkpoint.path() / "tokenizer_config.json"), nullptr, false);
-  if (config.is_object() && config.contains("chat_template") && config["chat_template"].is_string()) {
-    return config["chat_template"].get<std::string>();
+  for (const char* file : {"chat_template.json", "tokenizer_config.json"}) {
+    const Json config = Json::parse(read_text(checkpoint.path() / file), nullptr, false);
+    if (!config.is_object() || !config.contains("chat_template")) continue;
+    const Json& shipped = config["chat_template"];
+    if (shipped.is_string()) return shipped.get<std::string>();
+    for (const Json& named : shipped) {  // several: [{"name": "default", "template": "…"}, …]
+      if (named.is_object() && named.value("name", Json()) == "default" && named.contains("template") &&
+          named["template"].is_string()) {
+        return named["template"].get<std::string>();
+      }
+    }
   }
   return "";
 }
