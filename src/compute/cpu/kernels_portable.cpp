@@ -98,6 +98,7 @@ const Kernels& portable_kernels() {
     k.integer_dot = portable::integer_dot;
     k.decode_rows = portable::decode_rows;
     k.float_dot = portable::float_dot;
+    k.narrow_dot = portable::narrow_dot;
     k.attend_segment = portable::attend_segment;
     k.merge_segment = portable::merge_segment;
     return k;

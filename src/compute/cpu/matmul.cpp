@@ -1,12 +1,14 @@
-#include "compute/cpu/matmul.h"
-
 #include <algorithm>
+
+#include "compute/cpu/matmul.h"
 
 namespace carat {
 namespace {
 
 // From this many tokens on, decoding weights into panels pays for itself.
 constexpr int64_t kPanelTokens = 6;
+// Up to this many tokens, converting half-precision weights anew for each costs less than a float32 copy of them.
+constexpr int64_t kNarrowTokens = 4;
 // Weight bytes of a decode task: long enough to amortise the hand-out, short enough that threads finish together.
 constexpr int64_t kTaskBytes = 48 * 1024;
 // Decoded panels of a prefill task stay within a core's L2 cache beside the tiles that pass by.
@@ -190,6 +192,13 @@ void Matmul::multiply(const Activations& x, const Product& product, const Matrix
     for (int64_t r = 0; r < count; r += kRows) {
       const int64_t rows = std::min(kRows, count - r);
       const std::byte* data = w.data + static_cast<size_t>(first + r) * w.row_bytes;
+      if ((w.format == WeightFormat::kBF16 || w.format == WeightFormat::kF16) && tokens <= kNarrowTokens) {
+        for_runs([&](int64_t token, int64_t at, int64_t run) {
+          kernels_.narrow_dot(w.format, data, static_cast<int64_t>(w.row_bytes), rows, x.values_ + token * x.cols_,
+                              x.cols_, run, cols, out + at * stride + r, stride);
+        });
+        continue;
+      }
       if (w.format == WeightFormat::kF32 && reinterpret_cast<uintptr_t>(data) % 4 == 0 && w.row_bytes % 4 == 0) {
         weights = reinterpret_cast<const float*>(data);
         weight_stride = static_cast<int64_t>(w.row_bytes / 4);
