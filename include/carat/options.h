@@ -19,6 +19,8 @@ struct EngineOptions {
   Precision precision = Precision::kFast;
   std::optional<KvFormat> kv = std::nullopt;  // default: f16, and f32 in exact mode
   int chunk = 512;                            // prompt tokens per forward; results do not depend on it
+
+  KvFormat kv_format() const { return kv.value_or(precision == Precision::kExact ? KvFormat::kF32 : KvFormat::kF16); }
 };
 
 }  // namespace carat

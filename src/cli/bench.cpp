@@ -55,7 +55,7 @@ class Bench {
         options_(flags.model.engine_options()),
         device_(make_cpu_device({.threads = options_.threads, .precision = options_.precision})),
         model_(Checkpoint::open(resolve_model(flags.model.model)), device_, options_.chunk),
-        kv_(options_.kv.value_or(options_.precision == Precision::kExact ? KvFormat::kF32 : KvFormat::kF16)) {
+        kv_(options_.kv_format()) {
     const int64_t longest = int64_t{flags.depth} + std::max(flags.prompt, flags.generate + 1);
     if (longest > model_.config().max_positions) {
       fail("the benchmark needs {} positions; the model's context is {}", longest, model_.config().max_positions);

@@ -90,9 +90,7 @@ int run(const Flags& flags) {
   const std::shared_ptr<Device> device = make_cpu_device({.threads = options.threads, .precision = options.precision});
   Model model(Checkpoint::open(resolve_model(flags.model.model)), device, options.chunk);
   check(ids, model.config());
-  KvCache cache(
-      *device,
-      model.cache_spec(options.kv.value_or(options.precision == Precision::kExact ? KvFormat::kF32 : KvFormat::kF16)));
+  KvCache cache(*device, model.cache_spec(options.kv_format()));
   const int sequence = cache.add_sequence();
 
   PartialOutput output(flags.out);

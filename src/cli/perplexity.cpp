@@ -50,9 +50,7 @@ int run(const Flags& flags) {
   // Windows of `window` tokens, each after a BOS of its own; every token of the text is predicted once.
   const auto stride = static_cast<size_t>(flags.window - 1);
   Progress progress("perplexity", ids.size(), ProgressUnit::kItems);
-  KvCache cache(
-      *device,
-      model.cache_spec(options.kv.value_or(options.precision == Precision::kExact ? KvFormat::kF32 : KvFormat::kF16)));
+  KvCache cache(*device, model.cache_spec(options.kv_format()));
   ForwardResult result;
   double total = 0.0;
   double squares = 0.0;

@@ -34,10 +34,6 @@ bool contains(const std::vector<int>& sorted, int value) {
   return std::binary_search(sorted.begin(), sorted.end(), value);
 }
 
-KvFormat kv_format(const EngineOptions& options) {
-  return options.kv.value_or(options.precision == Precision::kExact ? KvFormat::kF32 : KvFormat::kF16);
-}
-
 /// A ChatRequest with its JSON parsed. Throws Error where it is none.
 struct Conversation {
   explicit Conversation(const ChatRequest& chat)
@@ -65,7 +61,7 @@ struct Engine::Impl {
         tokenizer(Tokenizer::load(*checkpoint)),
         device(make_cpu_device({.threads = options.threads, .precision = options.precision})),
         model(checkpoint, device, options.chunk),
-        cache(*device, model.cache_spec(kv_format(options))),
+        cache(*device, model.cache_spec(options.kv_format())),
         chat_format(chat_format_of(*checkpoint)),
         stop_ids(merged(checkpoint->stop_ids(), tokenizer->eos_ids())),
         sampler(merged(stop_ids, tokenizer->encode("\n"))),
