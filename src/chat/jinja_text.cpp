@@ -34,7 +34,7 @@ std::string float_text(double value) {
   } else if (count <= exponent + 1) {
     out = fmt::format("{:0<{}}.0", digits, exponent + 1);
   } else {
-    out = digits.insert(static_cast<size_t>(exponent + 1), 1, '.');
+    out = digits.insert(static_cast<size_t>(exponent) + 1, 1, '.');
   }
   return std::signbit(value) ? fmt::format("-{}", out) : out;
 }
@@ -160,6 +160,7 @@ std::vector<std::pair<std::string_view, Value>> dictsort(const Json& value) {
   }
   std::ranges::stable_sort(entries, {}, &Entry::folded);
   std::vector<std::pair<std::string_view, Value>> sorted;
+  sorted.reserve(entries.size());
   for (const Entry& entry : entries) sorted.emplace_back(entry.key, entry.item);
   return sorted;
 }

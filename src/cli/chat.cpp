@@ -148,7 +148,7 @@ class Chat {
       load(argument);
       news(fmt::format("{} messages from {}.", conversation_.size(), argument));
     } else if (name == "/tokens") {
-      const size_t used = conversation_.size() == 0 ? 0 : engine_.encode(rendered(conversation_)).size();
+      const size_t used = conversation_.empty() ? 0 : engine_.encode(rendered(conversation_)).size();
       say(fmt::format("{} of {} tokens of context\n", used, engine_.context_length()));
     } else {
       fail("there is no command {}; /help lists them, and a space in front makes it a message", name);
