@@ -189,7 +189,8 @@ class JsonReader {
       if (!value.is_string()) fail("{}: model.unk_token is {}, expected a string or null", origin(), shown(value));
       unknown_ = value.get<std::string>();
     }
-    const bool is_off = value.is_null() || value == "" || value == 0;
+    const bool is_blank = value.is_string() && value.get_ref<const std::string&>().empty();
+    const bool is_off = value.is_null() || is_blank || value == 0;
     if ((key == "dropout" || key == "continuing_subword_prefix" || key == "end_of_word_suffix") && !is_off) {
       fail("{}: model.{} is {}, which is not supported", origin(), key, shown(value));
     }

@@ -3,6 +3,7 @@
 
 #if defined(__AVX2__)
 
+#include <cpuid.h>
 #include <immintrin.h>
 
 #include <cstddef>
@@ -57,8 +58,13 @@ constexpr int kCodeBytes = 2;
 }  // namespace avx2
 
 const Kernels* avx2_kernels() {
-  const bool supported =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  // Not every compiler's __builtin_cpu_supports knows F16C.
+  const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+  const bool supported = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (!supported) return nullptr;  // before the first instruction that the machine may lack
   static const Kernels table = avx2::make_table("AVX2");
   return &table;
