@@ -1,6 +1,7 @@
 #include "model/layer_plan.h"
 
 #include "base/error.h"
+#include "checkpoint/config_checks.h"
 
 namespace carat {
 
@@ -22,8 +23,7 @@ ModelPlan make_plan(const ModelConfig& config) {
     if (layer.owns_kv) {
       plan.owners.push_back(i);
     } else {
-      int donor = owners - 1;
-      while (donor >= 0 && config.layers[static_cast<size_t>(donor)].kind != layer.kind) --donor;
+      const int donor = kv_donor(config, i);
       if (donor < 0) {
         fail("layer {} shares the keys of a {} layer, but no layer before layer {} is one", i,
              layer.kind == LayerKind::kFull ? "full" : "sliding", owners);

@@ -40,12 +40,7 @@ void unpack_bit_stream(const std::byte* stream, uint8_t codes[kReadColumns]) {
 }
 
 template <>
-struct Reader<WeightFormat::kAffine> {
-  static constexpr int kZero = 0;
-  static constexpr bool kHasBias = true;
-  static constexpr int kHalves = 1;  // groups are 32 columns or more
-  static constexpr int kMaxCode = 255;
-
+struct Reader<WeightFormat::kAffine> : BiasedReader<255> {  // one half: groups are 32 columns or more
   static void read(const Matrix& matrix, int64_t row, int64_t group32, uint8_t codes[kReadColumns], float scale[2],
                    float bias[2]) {
     const size_t row_index = static_cast<size_t>(row);

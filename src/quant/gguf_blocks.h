@@ -10,24 +10,6 @@
 
 namespace carat {
 
-/// What the symmetric readers share: no bias, `zero` in the middle of the codes.
-template <int zero, int max_code, int halves = 1>
-struct SymmetricReader {
-  static constexpr int kZero = zero;
-  static constexpr bool kHasBias = false;
-  static constexpr int kHalves = halves;
-  static constexpr int kMaxCode = max_code;
-};
-
-/// What the readers with a minimum share.
-template <int max_code, int halves = 1>
-struct BiasedReader {
-  static constexpr int kZero = 0;
-  static constexpr bool kHasBias = true;
-  static constexpr int kHalves = halves;
-  static constexpr int kMaxCode = max_code;
-};
-
 namespace gguf {
 
 inline float load_f16(const std::byte* address) {

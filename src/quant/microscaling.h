@@ -15,12 +15,7 @@ inline constexpr std::array<uint8_t, 16> kE2m1Codes = {128, 129, 130, 131, 132, 
                                                        128, 127, 126, 125, 124, 122, 120, 116};
 
 template <>
-struct Reader<WeightFormat::kMxFp4> {
-  static constexpr int kZero = 128;
-  static constexpr bool kHasBias = false;
-  static constexpr int kHalves = 1;
-  static constexpr int kMaxCode = 140;
-
+struct Reader<WeightFormat::kMxFp4> : SymmetricReader<128, 140> {
   static void read(const Matrix& matrix, int64_t row, int64_t group32, uint8_t codes[kReadColumns], float scale[2],
                    float bias[2]) {
     const size_t group = static_cast<size_t>(group32);
@@ -37,12 +32,7 @@ struct Reader<WeightFormat::kMxFp4> {
 };
 
 template <>
-struct Reader<WeightFormat::kNvFp4> {
-  static constexpr int kZero = 128;
-  static constexpr bool kHasBias = false;
-  static constexpr int kHalves = 2;
-  static constexpr int kMaxCode = 140;
-
+struct Reader<WeightFormat::kNvFp4> : SymmetricReader<128, 140, 2> {
   static void read(const Matrix& matrix, int64_t row, int64_t group32, uint8_t codes[kReadColumns], float scale[2],
                    float bias[2]) {
     const size_t group = static_cast<size_t>(group32);

@@ -34,6 +34,24 @@ inline constexpr int kReadColumns = 32;
 template <WeightFormat F>
 struct Reader;
 
+/// What the symmetric readers share: no bias, `zero` in the middle of the codes.
+template <int zero, int max_code, int halves = 1>
+struct SymmetricReader {
+  static constexpr int kZero = zero;
+  static constexpr bool kHasBias = false;
+  static constexpr int kHalves = halves;
+  static constexpr int kMaxCode = max_code;
+};
+
+/// What the readers with a minimum share.
+template <int max_code, int halves = 1>
+struct BiasedReader {
+  static constexpr int kZero = 0;
+  static constexpr bool kHasBias = true;
+  static constexpr int kHalves = halves;
+  static constexpr int kMaxCode = max_code;
+};
+
 /// A little-endian T at any address.
 template <typename T>
 T load(const void* address) {

@@ -16,6 +16,26 @@ constexpr int64_t kTileRows = 8;
 // Below this many floats a loop over heads is done before other threads wake up.
 constexpr int64_t kParallelFloats = 16384;
 
+/// Rows of a full tile whose key heads serve `group` query heads each.
+int64_t tile_rows(int group) {
+  return std::clamp<int64_t>(kMaxQueries / group, 1, kTileRows);
+}
+
+/// Floats of one partial result: for each query of a full tile its output, maximum and sum over one segment.
+int64_t partial_floats(int group, int head_dim) {
+  return tile_rows(group) * group * (head_dim + 2);
+}
+
+/// Where the output of query `i` of a tile goes; queries are counted row by row, head by head.
+float* output_of(const AttentionArgs& args, int64_t first_row, int kv_head, int group, int i) {
+  return args.out + ((first_row + i / group) * args.heads + kv_head * group + i % group) * args.cache.head_dim;
+}
+
+/// out = running / sum.
+void normalise(const float* running, float sum, int head_dim, float* out) {
+  for (int d = 0; d < head_dim; ++d) out[d] = running[d] / sum;
+}
+
 }  // namespace
 
 CpuAttention::CpuAttention(ThreadPool& pool, const Kernels& kernels)
@@ -74,11 +94,11 @@ void CpuAttention::attend(const AttentionArgs& args) {
   }
 
   tiles_.clear();
-  const int64_t tile_rows = std::clamp<int64_t>(kMaxQueries / group, 1, kTileRows);
+  const int64_t full_tile = tile_rows(group);
   for (int64_t r = 0; r < args.rows;) {
     const TokenRow& first = args.tokens[static_cast<size_t>(r)];
     Tile tile{r, 0, first.key_begin / kSegment, 0};
-    while (r < args.rows && tile.rows < tile_rows && args.tokens[static_cast<size_t>(r)].sequence == first.sequence) {
+    while (r < args.rows && tile.rows < full_tile && args.tokens[static_cast<size_t>(r)].sequence == first.sequence) {
       const TokenRow& token = args.tokens[static_cast<size_t>(r++)];
       ++tile.rows;
       tile.first_segment = std::min(tile.first_segment, token.key_begin / kSegment);
@@ -90,8 +110,6 @@ void CpuAttention::attend(const AttentionArgs& args) {
   // Many tiles: a task does all segments of a tile. Few (decode): a task does one segment, and the results are folded
   // afterwards, in the same order.
   const bool split = static_cast<int64_t>(tiles_.size()) * kv_heads < 2 * pool_.threads() && pool_.threads() > 1;
-  const int64_t queries = tile_rows * group;
-  const int64_t result_floats = queries * (head_dim + 2);
   tasks_.clear();
   int64_t results = 0;
   for (size_t t = 0; t < tiles_.size(); ++t) {
@@ -106,7 +124,7 @@ void CpuAttention::attend(const AttentionArgs& args) {
       }
     }
   }
-  partial_.resize(static_cast<size_t>(results * result_floats));
+  partial_.resize(static_cast<size_t>(results * partial_floats(group, head_dim)));
   pool_.run(static_cast<int64_t>(tasks_.size()), [&](int64_t i, int thread) {
     attend_task(args, tasks_[static_cast<size_t>(i)], scratch_[static_cast<size_t>(thread)]);
   });
@@ -154,8 +172,7 @@ void CpuAttention::attend_task(const AttentionArgs& args, const Task& task, Scra
       .sum = segment_sum.data(),
       .out = scratch.out.data()};
   if (task.result >= 0) {
-    const int64_t result_floats = std::clamp<int64_t>(kMaxQueries / group, 1, kTileRows) * group * (head_dim + 2);
-    float* partial = partial_.data() + task.result * result_floats;
+    float* partial = partial_.data() + task.result * partial_floats(group, head_dim);
     segment.segment = task.first_segment;
     kernels_.attend_segment(segment);
     for (int i = 0; i < queries; ++i) {
@@ -182,10 +199,8 @@ void CpuAttention::attend_task(const AttentionArgs& args, const Task& task, Scra
     }
   }
   for (int i = 0; i < queries; ++i) {
-    const int64_t row = tile.first_row + i / group;
-    float* out = args.out + (row * args.heads + task.kv_head * group + i % group) * head_dim;
-    const float sum = running_sum[static_cast<size_t>(i)];
-    for (int d = 0; d < head_dim; ++d) out[d] = running[static_cast<int64_t>(i) * head_dim + d] / sum;
+    normalise(running + static_cast<int64_t>(i) * head_dim, running_sum[static_cast<size_t>(i)], head_dim,
+              output_of(args, tile.first_row, task.kv_head, group, i));
   }
 }
 
@@ -193,7 +208,7 @@ void CpuAttention::merge_partials(const AttentionArgs& args, const Tile& tile, i
   const int head_dim = args.cache.head_dim;
   const int group = args.heads / args.cache.kv_heads;
   const int queries = static_cast<int>(tile.rows) * group;
-  const int64_t result_floats = std::clamp<int64_t>(kMaxQueries / group, 1, kTileRows) * group * (head_dim + 2);
+  const int64_t result_floats = partial_floats(group, head_dim);
   float* running = scratch_[0].out.data();
   for (int i = 0; i < queries; ++i) {
     float max = -std::numeric_limits<float>::infinity();
@@ -203,9 +218,7 @@ void CpuAttention::merge_partials(const AttentionArgs& args, const Tile& tile, i
                              static_cast<int64_t>(i) * (head_dim + 2);
       kernels_.merge_segment(partial[head_dim], partial[head_dim + 1], partial, head_dim, &max, &sum, running);
     }
-    const int64_t row = tile.first_row + i / group;
-    float* out = args.out + (row * args.heads + kv_head * group + i % group) * head_dim;
-    for (int d = 0; d < head_dim; ++d) out[d] = running[d] / sum;
+    normalise(running, sum, head_dim, output_of(args, tile.first_row, kv_head, group, i));
   }
 }
 

@@ -107,15 +107,7 @@ const Kernels& portable_kernels() {
 }
 
 bool has_integer_kernel(const Matrix& matrix) {
-  switch (matrix.format) {
-    case WeightFormat::kF32:
-    case WeightFormat::kF16:
-    case WeightFormat::kBF16:
-    case WeightFormat::kMxFp8:
-      return false;
-    default:
-      return matrix.cols % kGroup == 0;
-  }
+  return has_reader(matrix.format) && matrix.cols % kGroup == 0;
 }
 
 }  // namespace carat
