@@ -8,7 +8,7 @@
 //     are folded in halves (8, 4, 2, 1).
 //   - integer dot products: columns form groups of 32. The sum of (code - zero) * q over a group (or half a group, for
 //     formats with a scale per 16 columns) is an exact integer I. Chain g % 8 accumulates, for its groups in ascending
-//     order, fma(float(I), scale * x_scale, chain) and, for formats with minima, fma(bias * x_scale, float(sum of q),
+//     order, fma(float(I), scale * x_scale, chain) and, for formats with minima, fma(bias, x_scale * float(sum of q),
 //     chain). The row's result is the chains' sum, 0 to 7.
 #pragma once
 
@@ -24,10 +24,11 @@ constexpr int64_t kGroup = 32;
 /// Independent accumulation chains of integer dot products.
 constexpr int64_t kChains = 8;
 /// Quantised activations are integers of magnitude <= kMaxActivation, split in two signed bytes: q = kRadix * hi + lo.
-constexpr int kRadix = 254;
-constexpr int kMaxActivation = 127 * kRadix + 126;
+constexpr int kRadixBits = 8;
+constexpr int kRadix = 1 << kRadixBits;
+constexpr int kMaxActivation = 127 * kRadix + 127;
 
-/// Quantised activations [rows, cols]: x ~ scale[c / 32] * (254 * hi[c] + lo[c]).
+/// Quantised activations [rows, cols]: x ~ scale[c / 32] * (256 * hi[c] + lo[c]).
 /// Arrays are padded with zeros to a multiple of 8 groups; a row's arrays follow each other at fixed strides.
 struct QuantizedRows {
   int64_t rows = 0;
@@ -35,7 +36,7 @@ struct QuantizedRows {
   int64_t padded_groups = 0;  // rounded up to a multiple of 8
   int8_t* hi = nullptr;       // [rows, padded_groups * 32]
   int8_t* lo = nullptr;
-  int16_t* q = nullptr;     // 254 * hi + lo
+  int16_t* q = nullptr;     // 256 * hi + lo
   float* scale = nullptr;   // [rows, padded_groups]
   int32_t* sum0 = nullptr;  // [rows, padded_groups]: sum of q over columns 0-15 of each group
   int32_t* sum1 = nullptr;  // over columns 16-31
@@ -126,5 +127,6 @@ const Kernels& portable_kernels();
 /// Null where this build or machine lacks the instruction set.
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
+const Kernels* neon_kernels();
 
 }  // namespace carat
