@@ -19,12 +19,16 @@
 namespace carat {
 namespace {
 
+constexpr std::array kIsas = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kNeon};
+
 const Kernels* kernels_of(Isa isa) {
   switch (isa) {
     case Isa::kAvx512:
       return avx512_kernels();
     case Isa::kAvx2:
       return avx2_kernels();
+    case Isa::kNeon:
+      return neon_kernels();
     default:
       return &portable_kernels();
   }
@@ -40,10 +44,10 @@ Isa choose_isa(const std::optional<Isa>& wanted) {
   };
   if (wanted) return require(*wanted);
   if (const char* name = std::getenv("CARAT_ISA"); name != nullptr && *name != '\0') {
-    for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    for (const Isa isa : kIsas) {
       if (isa_name(isa) == name) return require(isa);
     }
-    fail("CARAT_ISA is \"{}\"; expected portable, avx2 or avx512", name);
+    fail("CARAT_ISA is \"{}\"; expected portable, avx2, avx512 or neon", name);
   }
   return supported.back();
 }
@@ -210,7 +214,7 @@ class CpuDevice final : public Device {
 
 std::vector<Isa> supported_isas() {
   std::vector<Isa> isas;
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : kIsas) {
     if (kernels_of(isa) != nullptr) isas.push_back(isa);
   }
   return isas;
@@ -222,6 +226,8 @@ std::string_view isa_name(Isa isa) {
       return "avx512";
     case Isa::kAvx2:
       return "avx2";
+    case Isa::kNeon:
+      return "neon";
     default:
       return "portable";
   }
