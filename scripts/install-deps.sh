@@ -2,6 +2,7 @@
 # Installs the Debian 12 packages that carat needs and that are missing; touches no network when nothing is missing.
 #   scripts/install-deps.sh          to build carat and to run its tests
 #   scripts/install-deps.sh --demo   only to build carat and to fetch the demo's model
+#   scripts/install-deps.sh --bench  also for the instruments in bench/
 set -Eeuo pipefail
 trap 'echo "install-deps.sh: failed at line $LINENO: $BASH_COMMAND" >&2' ERR
 
@@ -10,8 +11,9 @@ packages=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libsimdjson-dev li
 case "${1:-}" in
   --demo) ;;
   "") packages+=(libgtest-dev) ;;
+  --bench) packages+=(libgtest-dev libbenchmark-dev python3-numpy) ;;
   *)
-    echo "usage: scripts/install-deps.sh [--demo]" >&2
+    echo "usage: scripts/install-deps.sh [--demo | --bench]" >&2
     exit 2
     ;;
 esac
