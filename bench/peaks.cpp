@@ -104,7 +104,7 @@ constexpr std::array kLoops = {
 
 void run_sdot(uint64_t turns) {
   asm volatile(
-      ".arch_extension dotprod\n"
+      ".arch armv8.2-a+dotprod\n"
       "1:\n"
       ".irp i,0,1,2,3,4,5,6,7,16,17,18,19\n"
       "sdot v\\i\\().4s, v20.16b, v21.16b\n"
