@@ -4,195 +4,51 @@
     vs_llama_cpp.py --carat PATH --llama-bench PATH --model GGUF [--threads N] [--prompt 512] [--generate 128]
                     [--rounds 5] [--json OUT] [--llama-completion PATH] [--evict]
 
-Each round runs both benchmarks once, in alternating order, so that a drifting clock or a noisy neighbour meets both.
-Reported: medians over the rounds, spread ((max - min) / median), the ratio carat / llama.cpp, each process's peak
-resident memory as the kernel counts it (pages of the mapped file included), and the seconds from starting a fresh
-process to its end after one generated token. That last one needs llama-completion, by default the one beside
-llama-bench. --evict drops the model's pages from the page cache before each of those starts (needs no rights, but
-pages that other processes map stay).
+side_by_side.py says how rounds are run and summed up. Reported beside the speeds: each process's peak resident memory as
+the kernel counts it (pages of the mapped file included), and the seconds from starting a fresh process to its end after one
+generated token. That last one needs llama-completion, by default the one beside llama-bench. --evict drops the model's
+pages from the page cache before each of those starts (needs no rights, but pages that other processes map stay).
 """
 import argparse
-import json
-import os
 import pathlib
-import statistics
-import subprocess
-import sys
-import tempfile
-import time
 
-FIRST_TOKEN_PROMPT = "Explain in one sentence why the sky is blue."
-METRICS = {  # name: (unit, divisor, higher is better)
-    "prefill": ("tok/s", 1, True),
-    "decode": ("tok/s", 1, True),
-    "peak memory": ("MiB", 2**20, False),
-    "first token": ("s", 1, False),
-}
-
-
-class Failure(Exception):
-    pass
-
-
-def run(command):
-    """(stdout, seconds, peak resident bytes) of a process; Failure if it fails."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        start = time.monotonic()
-        try:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
-        except OSError as error:
-            raise Failure(f"{command[0]}: {error.strerror}") from error
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.monotonic() - start
-        process.returncode = os.waitstatus_to_exitcode(status)  # reaped here: Popen must not wait for it again
-        out.seek(0)
-        err.seek(0)
-        if process.returncode != 0:
-            tail = err.read().decode(errors="replace").strip().splitlines()[-5:]
-            raise Failure(f"{' '.join(command)}\nexit status {process.returncode}: " + "\n".join(tail))
-        # The kernel counts a child from its fork on, so this is never below what Python holds, some 15 MiB.
-        unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes on macOS, in KiB elsewhere
-        return out.read().decode(errors="replace"), seconds, usage.ru_maxrss * unit
-
-
-def parse_json(text, command):
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise Failure(f"{' '.join(command)}\nprinted no JSON: {error}") from error
-
-
-def number(entry, field, command):
-    value = entry.get(field)
-    if not isinstance(value, (int, float)):
-        raise Failure(f"{' '.join(command)}\nfield {field}: {value!r}, expected a number")
-    return value
-
-
-def bench_carat(a):
-    command = [a.carat, "bench", a.model, "--prompt", str(a.prompt), "--generate", str(a.generate), "--threads", str(a.threads), "--json"]
-    text, _, _ = run(command)
-    result = parse_json(text, command)
-    values = {"prefill": number(result, "prefill_tokens_per_second", command),
-              "decode": number(result, "decode_tokens_per_second", command), "peak memory": number(result, "peak_rss_bytes", command)}  # without its bandwidth buffer
-    return values, result
+import side_by_side as sides
 
 
 def bench_llama(a):
     command = [a.llama_bench, "-m", a.model, "-p", str(a.prompt), "-n", str(a.generate), "-t", str(a.threads), "-ngl", "0", "-r", "1", "-o", "json"]
-    text, _, peak = run(command)
-    values = {"peak memory": peak}
-    result = parse_json(text, command)
+    text, _, peak = sides.run(command)
+    return parse_llama_bench(text, command) | {"peak memory": peak}, sides.parse_json(text, command)
+
+
+def parse_llama_bench(text, command):
+    """Metric -> value of llama-bench's JSON: one entry for the prompt and one for the generation."""
+    values = {}
+    result = sides.parse_json(text, command)
     for entry in result:
-        values["prefill" if entry["n_gen"] == 0 else "decode"] = number(entry, "avg_ts", command)
-    if values.keys() != {"prefill", "decode", "peak memory"}:
-        raise Failure(f"{' '.join(command)}\nexpected one prompt and one generation result, found {len(result)} results")
-    return values, result
-
-
-def first_token_carat(a):
-    return [a.carat, "generate", a.model, "--raw", FIRST_TOKEN_PROMPT, "--max-tokens", "1", "--threads", str(a.threads)]
+        values["prefill" if entry["n_gen"] == 0 else "decode"] = sides.number(entry, "avg_ts", command)
+    if values.keys() != {"prefill", "decode"}:
+        raise sides.Failure(f"{' '.join(command)}\nexpected one prompt and one generation result, found {len(result)} results")
+    return values
 
 
 def first_token_llama(a):
     # Without -c it would reserve a cache for the model's whole context; without --no-warmup run the model twice.
-    return [a.llama_completion, "-m", a.model, "-p", FIRST_TOKEN_PROMPT, "-n", "1", "-t", str(a.threads), "-ngl", "0", "-c", "2048",
+    return [a.llama_completion, "-m", a.model, "-p", sides.FIRST_TOKEN_PROMPT, "-n", "1", "-t", str(a.threads), "-ngl", "0", "-c", "2048",
             "-no-cnv", "--no-warmup", "--temp", "0"]
-
-
-def evict(path):
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def measure(a):
-    """engine -> metric -> list of values, and the raw output of the last round of each engine."""
-    engines = {"carat": (bench_carat, first_token_carat), "llama.cpp": (bench_llama, first_token_llama)}
-    samples = {name: {metric: [] for metric in METRICS} for name in engines}
-    raw = {}
-    for round_number in range(a.rounds):
-        order = list(engines) if round_number % 2 == 0 else list(reversed(engines))
-        for name in order:
-            bench, first_token = engines[name]
-            values, raw[name] = bench(a)
-            if name == "carat" or a.llama_completion:
-                if a.evict:
-                    evict(a.model)
-                values["first token"] = run(first_token(a))[1]
-            for metric, value in values.items():
-                samples[name][metric].append(value)
-            shown = ", ".join(f"{metric} {value / METRICS[metric][1]:.2f} {METRICS[metric][0]}" for metric, value in values.items())
-            print(f"round {round_number + 1}: {name}: {shown}", file=sys.stderr, flush=True)
-    return samples, raw
-
-
-def summarise(samples):
-    summary = {}
-    for metric in METRICS:
-        row = {}
-        for name, values in samples.items():
-            if values[metric]:
-                median = statistics.median(values[metric])
-                row[name] = {"median": median, "spread": (max(values[metric]) - min(values[metric])) / median if median else 0.0,
-                             "values": values[metric]}
-        if len(row) == 2 and row["llama.cpp"]["median"]:
-            row["ratio"] = row["carat"]["median"] / row["llama.cpp"]["median"]
-        summary[metric] = row
-    return summary
-
-
-def show(summary, raw, a):
-    print(f"{pathlib.Path(a.model).name}: prompt {a.prompt}, generate {a.generate}, {a.threads} threads, medians of {a.rounds} rounds")
-    print(f"{'':14}{'carat':>12}{'spread':>9}{'llama.cpp':>14}{'spread':>9}{'ratio':>9}")
-    for metric, (unit, divisor, higher) in METRICS.items():
-        line = f"{metric:14}"
-        for name, width in (("carat", 12), ("llama.cpp", 14)):
-            entry = summary[metric].get(name)
-            line += f"{entry['median'] / divisor:{width}.2f}{entry['spread']:9.1%}" if entry else f"{'n/a':>{width}}{'':9}"
-        ratio = summary[metric].get("ratio")
-        better = "" if ratio in (None, 1) else " better" if (ratio > 1) == higher else " worse"
-        print(line + (f"{ratio:8.2f}x" if ratio is not None else f"{'n/a':>9}") + f"  {unit}{better}")
-    own = raw["carat"]
-    if isinstance(own.get("decode_bytes_per_token"), (int, float)) and own.get("read_bandwidth_bytes_per_second"):
-        used = own["decode_bytes_per_token"] * summary["decode"]["carat"]["median"]
-        print(f"carat decode reads {own['decode_bytes_per_token'] / 2**20:.1f} MiB per token: {used / 1e9:.1f} GB/s, "
-              f"{used / own['read_bandwidth_bytes_per_second']:.0%} of what this machine reads")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--carat", required=True)
+    sides.add_arguments(parser)
     parser.add_argument("--llama-bench", required=True)
     parser.add_argument("--llama-completion", help="default: beside llama-bench")
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
-    parser.add_argument("--prompt", type=int, default=512)
-    parser.add_argument("--generate", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", metavar="OUT", help="write everything that was measured to this file")
-    parser.add_argument("--evict", action="store_true", help="start from disk: drop the file from the page cache before timing the first token")
     a = parser.parse_args()
-    if min(a.threads, a.prompt, a.generate, a.rounds) < 1:
-        parser.error("--threads, --prompt, --generate and --rounds must be at least 1")
-    if not os.path.isfile(a.model):
-        parser.error(f"--model {a.model}: no such file")
+    sides.check_arguments(parser, a)
     if a.llama_completion is None:
         beside = pathlib.Path(a.llama_bench).with_name("llama-completion")
         a.llama_completion = str(beside) if beside.is_file() else None
-    load, cpus = os.getloadavg()[0], os.cpu_count()
-    if load > 0.25 * cpus:
-        print(f"warning: load average {load:.1f} on {cpus} CPUs: the numbers will be noisy", file=sys.stderr)
-    try:
-        samples, raw = measure(a)
-    except Failure as failure:
-        sys.exit(str(failure))
-    summary = summarise(samples)
-    show(summary, raw, a)
-    if a.json:
-        pathlib.Path(a.json).write_text(json.dumps({
-            "model": os.path.basename(a.model), "prompt": a.prompt, "generate": a.generate, "threads": a.threads, "rounds": a.rounds,
-            "load_average_at_start": load, "evicted": a.evict, "summary": summary, "last_round": raw}, indent=2) + "\n")
+    sides.compare(sides.Engine("llama.cpp", bench_llama, first_token_llama if a.llama_completion else None), a)
 
 
 if __name__ == "__main__":
