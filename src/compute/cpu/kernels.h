@@ -28,6 +28,15 @@ constexpr int kRadixBits = 8;
 constexpr int kRadix = 1 << kRadixBits;
 constexpr int kMaxActivation = 127 * kRadix + 127;
 
+/// Orders of columns within each 128 (four groups). Where a byte holds two codes, taking all low nibbles and then all
+/// high nibbles of 64 bytes is cheapest, and the activations can be put in that order once for all rows.
+enum class Order {
+  kPlain,
+  kHalves,     // columns 0-15 of the four groups, then columns 16-31
+  kEvenOdd,    // even columns, then odd ones
+  kAlternate,  // groups 0, 2, 1, 3
+};
+
 /// Quantised activations [rows, cols]: x ~ scale[c / 32] * (256 * hi[c] + lo[c]).
 /// Arrays are padded with zeros to a multiple of 8 groups; a row's arrays follow each other at fixed strides.
 struct QuantizedRows {
@@ -36,6 +45,9 @@ struct QuantizedRows {
   int64_t padded_groups = 0;  // rounded up to a multiple of 8
   int8_t* hi = nullptr;       // [rows, padded_groups * 32]
   int8_t* lo = nullptr;
+  int8_t* ordered_hi = nullptr;  // hi and lo once more, in the order `order`
+  int8_t* ordered_lo = nullptr;
+  Order order = Order::kPlain;
   int16_t* q = nullptr;     // 256 * hi + lo
   float* scale = nullptr;   // [rows, padded_groups]
   int32_t* sum0 = nullptr;  // [rows, padded_groups]: sum of q over columns 0-15 of each group
@@ -93,6 +105,10 @@ struct Kernels {
 
   /// Quantises one row of `cols` floats into row `row` of x (all strides from x).
   void (*quantize)(const float* values, int64_t cols, const QuantizedRows& x, int64_t row);
+  /// The order of activations that integer_dot wants for w; null where that is always kPlain.
+  Order (*order)(const Matrix& w);
+  /// Fills in row `row` of x.ordered_hi and x.ordered_lo, in x.order.
+  void (*reorder)(const QuantizedRows& x, int64_t row);
   /// out[t * stride + r - first] = dot(w[r], x[first_token + t]) for `count` rows and `tokens` tokens.
   void (*integer_dot)(const Matrix& w, int64_t first, int64_t count, const QuantizedRows& x, int64_t first_token,
                       int64_t tokens, float* out, int64_t stride);

@@ -40,6 +40,7 @@ constexpr int kCodeBytes = 1;
 #include "compute/cpu/common.inc"
 #include "compute/cpu/attention.inc"
 #include "compute/cpu/decode.inc"
+#include "compute/cpu/gather_avx512.inc"
 #include "compute/cpu/readers_x86.inc"
 #include "compute/cpu/dot_avx512.inc"
 #include "compute/cpu/integer_x86.inc"

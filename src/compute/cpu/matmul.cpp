@@ -34,6 +34,7 @@ void Matmul::set_input(Activations& x, const float* values, int64_t rows, int64_
   x.rows_ = rows;
   x.cols_ = cols;
   x.quantized_ = false;
+  for (Activations::Ordered& copy : x.ordered_) copy.ready = false;
 }
 
 bool Matmul::on_integers(const Product& product) const {
@@ -65,6 +66,28 @@ void Matmul::quantize(Activations& x) {
   q.sum1 = x.sum1_.data();
   pool_.run(x.rows_, [&](int64_t row, int) { kernels_.quantize(x.values_ + row * x.cols_, x.cols_, q, row); });
   x.quantized_ = true;
+}
+
+void Matmul::order(Activations& x, const Product& product) {
+  for (const Matrix* w : {&product.w, &product.gate}) {
+    if (!*w || kernels_.order == nullptr) continue;
+    const Order order = kernels_.order(*w);
+    Activations::Ordered& copy = x.ordered_[static_cast<size_t>(order)];
+    if (order == Order::kPlain || copy.ready) continue;
+    copy.hi.resize(x.hi_.size());
+    copy.lo.resize(x.lo_.size());
+    copy.ready = true;
+    const QuantizedRows rows = in_order(x, order);
+    for (int64_t row = 0; row < x.rows_; ++row) kernels_.reorder(rows, row);
+  }
+}
+
+QuantizedRows Matmul::in_order(Activations& x, Order order) {
+  QuantizedRows rows = x.q_;
+  rows.order = order;
+  rows.ordered_hi = x.ordered_[static_cast<size_t>(order)].hi.data();
+  rows.ordered_lo = x.ordered_[static_cast<size_t>(order)].lo.data();
+  return rows;
 }
 
 void Matmul::pack_tiles(const Activations& x, std::span<const Product> products) {
@@ -105,6 +128,9 @@ void Matmul::run(Activations& x, std::span<const Product> products) {
   const auto any = [&](auto test) { return std::any_of(products.begin(), products.end(), test); };
   if (!x.quantized_ && any([&](const Product& p) { return on_integers(p); })) quantize(x);
   if (any([&](const Product& p) { return on_panels(p); })) pack_tiles(x, products);
+  for (const Product& p : products) {
+    if (on_integers(p) && !on_panels(p)) order(x, p);
+  }
 
   tasks_.clear();
   for (size_t i = 0; i < products.size(); ++i) {
@@ -134,7 +160,7 @@ void Matmul::run(Activations& x, std::span<const Product> products) {
   });
 }
 
-void Matmul::run_task(const Activations& x, const Product& product, size_t product_index, int64_t first, int64_t count,
+void Matmul::run_task(Activations& x, const Product& product, size_t product_index, int64_t first, int64_t count,
                       Scratch& scratch) {
   multiply(x, product, product.w, product_index, first, count, product.out + first, product.stride, scratch);
   if (!product.gate) return;
@@ -147,8 +173,8 @@ void Matmul::run_task(const Activations& x, const Product& product, size_t produ
   }
 }
 
-void Matmul::multiply(const Activations& x, const Product& product, const Matrix& w, size_t product_index,
-                      int64_t first, int64_t count, float* out, int64_t stride, Scratch& scratch) {
+void Matmul::multiply(Activations& x, const Product& product, const Matrix& w, size_t product_index, int64_t first,
+                      int64_t count, float* out, int64_t stride, Scratch& scratch) {
   const auto tokens = static_cast<int64_t>(product.tokens.size());
   // Calls body(first token in the activations, index in `out`, count) for runs of consecutive tokens.
   const auto for_runs = [&](const auto& body) {
@@ -182,8 +208,9 @@ void Matmul::multiply(const Activations& x, const Product& product, const Matrix
       }
     }
   } else if (on_integers(product)) {
+    const QuantizedRows rows = kernels_.order == nullptr ? x.q_ : in_order(x, kernels_.order(w));
     for_runs([&](int64_t token, int64_t at, int64_t run) {
-      kernels_.integer_dot(w, first, count, x.q_, token, run, out + at * stride, stride);
+      kernels_.integer_dot(w, first, count, rows, token, run, out + at * stride, stride);
     });
   } else {
     const int64_t cols = w.cols;

@@ -1,6 +1,7 @@
 // Matrix products of the CPU backend: how rows of weights and tokens are cut into tasks.
 #pragma once
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -25,6 +26,11 @@ class Activations {
   bool quantized_ = false;
   QuantizedRows q_;
   Buffer<int8_t> hi_, lo_;
+  struct Ordered {
+    bool ready = false;
+    Buffer<int8_t> hi, lo;
+  };
+  std::array<Ordered, 4> ordered_;  // by Order; [kPlain] stays empty
   Buffer<int16_t> whole_;
   Buffer<float> scale_;
   Buffer<int32_t> sum0_, sum1_;
@@ -69,9 +75,12 @@ class Matmul {
   bool on_panels(const Product& product) const;
   void quantize(Activations& x);
   void pack_tiles(const Activations& x, std::span<const Product> products);
-  void run_task(const Activations& x, const Product& product, size_t product_index, int64_t first, int64_t count,
+  /// Prepares the copies of the activations in the orders that the dot products of `product` want.
+  void order(Activations& x, const Product& product);
+  static QuantizedRows in_order(Activations& x, Order order);
+  void run_task(Activations& x, const Product& product, size_t product_index, int64_t first, int64_t count,
                 Scratch& scratch);
-  void multiply(const Activations& x, const Product& product, const Matrix& w, size_t product_index, int64_t first,
+  void multiply(Activations& x, const Product& product, const Matrix& w, size_t product_index, int64_t first,
                 int64_t count, float* out, int64_t stride, Scratch& scratch);
 
   ThreadPool& pool_;
