@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Writes a full-size Gemma 4 checkpoint with random weights: for timing only, its text is noise.
 
-    synthetic_gguf.py SHAPE TYPE OUT.gguf [--layers N]      SHAPE e2b, e4b, 12b, 26b-a4b or 31b
-    synthetic_gguf.py SHAPE TYPE OUT_DIR --mlx [--layers N] TYPE q4_0, q4_k_m, q8_0 or bf16
+    synthetic_gguf.py SHAPE TYPE OUT.gguf [--layers N] [--unread-kv]         SHAPE e2b, e4b, 12b, 26b-a4b or 31b
+    synthetic_gguf.py SHAPE TYPE OUT_DIR --mlx [--layers N] [--unread-kv]   TYPE q4_0, q4_k_m, q8_0 or bf16
 
 Tensors, their types and the metadata are those of files that llama.cpp's tools make: matrices in the type asked for, the
 tied embeddings and the per-layer table in Q6_K (Q8_0 in q8_0 files), the per-layer projection in BF16, norms in F32, and in
 q4_k_m files the value and down projections of some layers in Q6_K. --mlx writes what mlx-lm writes instead: a directory with
 affine codes in groups of 64 (4 bits for q4_0, 8 for q8_0) or plain bf16, config.json and tokenizer.json. The vocabulary has
 262,144 pieces; they mean nothing. --layers keeps the first N layers and the shared fraction of E models; N must reach the
-first full-attention layer.
+first full-attention layer. --unread-kv adds what E models' files often hold and nobody reads.
 
 Needs numpy. Weights repeat a few MB of random blocks, so memory stays below 300 MB and the disk sets the pace.
 Prints one line of JSON: path, file_bytes, layers, seconds.
@@ -47,6 +47,7 @@ class Shape:
     full_head_dim: int = 512
     vocab: int = 262144
     context: int = 131072
+    unread_kv: bool = False  # shared layers have key and value projections all the same
 
     def is_full(self, layer):
         return (layer + 1) % self.period == 0
@@ -113,7 +114,8 @@ def tensors(s):
         out += [Tensor("per_layer_token_embd.weight", "embed_tokens_per_layer.weight", (s.vocab, width), "embedding"),
                 Tensor("per_layer_model_proj.weight", "per_layer_model_projection.weight", (width, s.hidden), "kept"),
                 Tensor("per_layer_proj_norm.weight", "per_layer_projection_norm.weight", (s.per_layer,), "norm")]
-    has_values = [i < s.owners and not (s.k_eq_v and s.is_full(i)) for i in range(s.layers)]
+    has_keys = [i < s.owners or s.unread_kv for i in range(s.layers)]
+    has_values = [has_keys[i] and not (s.k_eq_v and s.is_full(i)) for i in range(s.layers)]
     for i in range(s.layers):
         dim, kv_width, mlp = s.head_dim_of(i), s.kv_heads_of(i) * s.head_dim_of(i), s.mlp_of(i)
         down_bits = gets_more_bits(i, s.layers)
@@ -127,7 +129,7 @@ def tensors(s):
         add_norm("attn_norm", "input_layernorm", s.hidden)
         add("attn_q.weight", "self_attn.q_proj.weight", s.heads * dim, s.hidden)
         add_norm("attn_q_norm", "self_attn.q_norm", dim, "head_norm")
-        if i < s.owners:
+        if has_keys[i]:
             add("attn_k.weight", "self_attn.k_proj.weight", kv_width, s.hidden)
             add_norm("attn_k_norm", "self_attn.k_norm", dim, "head_norm")
         if has_values[i]:
@@ -466,6 +468,8 @@ def main():
     parser.add_argument("type", metavar="TYPE", choices=["q4_0", "q4_k_m", "q8_0", "bf16"], help="q4_0, q4_k_m, q8_0 or bf16")
     parser.add_argument("out", metavar="OUT", type=pathlib.Path)
     parser.add_argument("--layers", type=int, help="keep the first N layers")
+    parser.add_argument("--unread-kv", action="store_true",
+                        help="keep keys and values of layers that share those of others, as converters do (ik_llama.cpp insists)")
     parser.add_argument("--mlx", action="store_true", help="write a directory of MLX safetensors instead of a GGUF file")
     a = parser.parse_args()
     if a.mlx and a.type == "q4_k_m":
@@ -473,6 +477,7 @@ def main():
     started = time.monotonic()
     try:
         s = SHAPES[a.shape] if a.layers is None else SHAPES[a.shape].cut(a.layers)
+        s = dataclasses.replace(s, unread_kv=a.unread_kv)
         if a.mlx:
             write_mlx(a.out, s, a.type)
         else:
