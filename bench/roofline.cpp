@@ -79,7 +79,7 @@ std::shared_ptr<const MappedFile> map_temporary_file(const std::string& director
       fail("cannot write {} bytes to {}: {}", kBytes, path.string(), std::strerror(errno));
     }
   }
-  const auto mapped = MappedFile::open(path);
+  auto mapped = MappedFile::open(path);
   std::filesystem::remove(path);
   return mapped;
 }

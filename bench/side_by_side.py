@@ -91,6 +91,44 @@ def first_token_carat(a):
 CARAT = Engine("carat", bench_carat, first_token_carat)
 
 
+def prepare_venv(directory, package, from_source=False):
+    """The Python of a virtual environment that has a PyPI package, made when it is not there. Ends the process with UNAVAILABLE
+    where that fails."""
+    python, stamp, log = directory / "bin" / "python", directory / "stamp", directory / "install.log"
+    wanted = f"{package} from {'source' if from_source else 'a wheel'}"
+    if python.exists() and stamp.exists() and stamp.read_text() == wanted:
+        return python
+    print(f"installing {wanted} in {directory}", file=sys.stderr, flush=True)
+    source = ["--no-binary", package] if from_source else []
+    for command in ([sys.executable, "-m", "venv", "--clear", directory],
+                    [python, "-m", "pip", "install", "--disable-pip-version-check", *source, package]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False,
+                              env=os.environ | {"CMAKE_ARGS": "-DGGML_NATIVE=ON -DCMAKE_BUILD_TYPE=Release"})
+        if done.returncode != 0:
+            directory.mkdir(parents=True, exist_ok=True)
+            log.write_text(done.stdout + done.stderr)
+            leave(f"{package} cannot be installed; {log} says why")
+    stamp.write_text(wanted)
+    return python
+
+
+def scripted_peer(name, python, script, model):
+    """An engine that a script beside this file times: SCRIPT MODEL PROMPT GENERATE THREADS prints {"prefill", "decode"} as JSON, or
+    exits with UNAVAILABLE when it is refused the model."""
+    def bench(a):
+        command = [str(python), str(pathlib.Path(__file__).with_name(script)), str(model), str(a.prompt), str(a.generate), str(a.threads)]
+        try:
+            text, _, peak = run(command)
+        except Failure as failure:
+            if f"exit status {UNAVAILABLE}" in str(failure):
+                raise Unavailable(f"{name} refuses {model}:\n{failure}") from failure
+            raise
+        result = parse_json(text, command)
+        values = {metric: number(result, metric, command) for metric in ("prefill", "decode")}
+        return values | {"peak memory": peak}, result
+    return Engine(name, bench)
+
+
 def evict(path):
     with open(path, "rb") as file:
         os.fsync(file.fileno())

@@ -101,7 +101,8 @@ StepCost decode_cost(const Model& model, const CostOptions& options, int64_t bat
 StepCost prefill_cost(const Model& model, const CostOptions& options, int64_t tokens, int64_t depth) {
   Counter counter(model, options);
   const auto rows = static_cast<double>(tokens);
-  const auto chunks = static_cast<double>((tokens + options.chunk - 1) / options.chunk);
+  const int64_t whole_chunks = (tokens + options.chunk - 1) / options.chunk;
+  const auto chunks = static_cast<double>(whole_chunks);
   const int last_owner = model.plan().last_owner;
   const int layers = model.config().layer_count();
   counter.per_layer_projection(0, last_owner, rows, chunks);
