@@ -107,20 +107,26 @@ void CpuAttention::attend(const AttentionArgs& args) {
     tiles_.push_back(tile);
   }
 
-  // Many tiles: a task does all segments of a tile. Few (decode): a task does one segment, and the results are folded
-  // afterwards, in the same order.
-  const bool split = static_cast<int64_t>(tiles_.size()) * kv_heads < 2 * pool_.threads() && pool_.threads() > 1;
+  // Many tiles: a task does all segments of a tile. Few (decode): a task does some of them, and the results are folded
+  // afterwards, segment by segment, in the same order.
+  const auto pairs = static_cast<int64_t>(tiles_.size()) * kv_heads;
+  const bool split = pairs < 2 * pool_.threads() && pool_.threads() > 1;
   tasks_.clear();
   int64_t results = 0;
   for (size_t t = 0; t < tiles_.size(); ++t) {
     const Tile& tile = tiles_[t];
+    const int64_t segments = tile.end_segment - tile.first_segment;
+    const int64_t parts = std::max<int64_t>(1, 2 * pool_.threads() / pairs);
+    const int64_t step = std::max<int64_t>(1, (segments + parts - 1) / parts);
     for (int h = 0; h < kv_heads; ++h) {
-      if (!split || tile.end_segment - tile.first_segment < 2) {
+      if (!split || segments < 2) {
         tasks_.push_back({static_cast<int64_t>(t), h, tile.first_segment, tile.end_segment, -1});
         continue;
       }
-      for (int64_t s = tile.first_segment; s < tile.end_segment; ++s) {
-        tasks_.push_back({static_cast<int64_t>(t), h, s, s + 1, results++});
+      for (int64_t s = tile.first_segment; s < tile.end_segment; s += step) {
+        const int64_t end = std::min(s + step, tile.end_segment);
+        tasks_.push_back({static_cast<int64_t>(t), h, s, end, results});
+        results += end - s;
       }
     }
   }
@@ -171,15 +177,22 @@ void CpuAttention::attend_task(const AttentionArgs& args, const Task& task, Scra
       .max = segment_max.data(),
       .sum = segment_sum.data(),
       .out = scratch.out.data()};
-  if (task.result >= 0) {
-    float* partial = partial_.data() + task.result * partial_floats(group, head_dim);
-    segment.segment = task.first_segment;
+  const auto attend = [&](int64_t s) {
+    segment.segment = s;
+    segment.first = s == task.first_segment;
+    segment.next = s + 1 < task.end_segment;
     kernels_.attend_segment(segment);
-    for (int i = 0; i < queries; ++i) {
-      float* result = partial + static_cast<int64_t>(i) * (head_dim + 2);
-      std::memcpy(result, scratch.out.data() + static_cast<int64_t>(i) * head_dim, static_cast<size_t>(head_dim) * 4);
-      result[head_dim] = segment_max[static_cast<size_t>(i)];
-      result[head_dim + 1] = segment_sum[static_cast<size_t>(i)];
+  };
+  if (task.result >= 0) {
+    float* result = partial_.data() + task.result * partial_floats(group, head_dim);
+    for (int64_t s = task.first_segment; s < task.end_segment; ++s, result += partial_floats(group, head_dim)) {
+      attend(s);
+      for (int i = 0; i < queries; ++i) {
+        float* one = result + static_cast<int64_t>(i) * (head_dim + 2);
+        std::memcpy(one, scratch.out.data() + static_cast<int64_t>(i) * head_dim, static_cast<size_t>(head_dim) * 4);
+        one[head_dim] = segment_max[static_cast<size_t>(i)];
+        one[head_dim + 1] = segment_sum[static_cast<size_t>(i)];
+      }
     }
     return;
   }
@@ -189,8 +202,7 @@ void CpuAttention::attend_task(const AttentionArgs& args, const Task& task, Scra
   running_max.fill(-std::numeric_limits<float>::infinity());
   float* running = scratch.out.data() + static_cast<int64_t>(kMaxQueries) * head_dim;
   for (int64_t s = task.first_segment; s < task.end_segment; ++s) {
-    segment.segment = s;
-    kernels_.attend_segment(segment);
+    attend(s);
     for (int i = 0; i < queries; ++i) {
       const auto at = static_cast<size_t>(i);
       const int64_t offset = static_cast<int64_t>(i) * head_dim;
