@@ -148,6 +148,7 @@ def draw_scaling(files):
     titles = {"context": "Decoding against context", "batch": "Decoding many sequences together", "prompt": "Reading a prompt",
               "threads": "Decoding against threads", "threads_prefill": "Reading a prompt against threads"}
     drawn = {}
+    models = [file["model"] for file in files]
     for name, title in titles.items():
         series, labels = {}, None
         for file in files:
@@ -155,7 +156,8 @@ def draw_scaling(files):
                 if sweep["name"] != name or not sweep["points"]:
                     continue
                 labels = sweep
-                series[file["model"]] = [(p["x"], p["tokens_per_second"], min(p["rounds"]), max(p["rounds"])) for p in sweep["points"]]
+                label = file["model"] if models.count(file["model"]) == 1 else f"{file['model']}, {file['device']}"
+                series[label] = [(p["x"], p["tokens_per_second"], min(p["rounds"]), max(p["rounds"])) for p in sweep["points"]]
         if series:
             devices = " / ".join(sorted({file["device"] for file in files}))
             drawn[f"scaling_{name}"] = line_chart(title, devices, labels["x"], f"{labels['metric']}, tokens a second", series)

@@ -130,9 +130,12 @@ def scripted_peer(name, python, script, model):
 
 
 def evict(path):
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    """Drops a file, or the files of a directory, from the page cache."""
+    path = pathlib.Path(path)
+    for name in path.iterdir() if path.is_dir() else [path]:
+        with open(name, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def measure(engines, a):

