@@ -3,7 +3,7 @@
 // A dot product of K terms in float32, in any order, is off by at most K u sum |w x|, u = 2^-24. Formats with a zero
 // point or a minimum may be summed as (scale sum code x) + (bias sum x), whose terms are up to three times larger than
 // the weights (|scale code| <= max - min <= 2 max |w|, |bias| <= max |w|): so 3 max |w| over a group stands for |w|.
-// Fast mode first rounds the activations of quantised weights to integers |q| <= 32384 per group of 32.
+// Fast mode first rounds a row's activations for quantised weights to integers |q| <= 32639.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,8 @@ struct Bounded {
 using BoundedRow = std::vector<Bounded>;
 
 constexpr double kUnit = 0x1p-24;  // float32's relative rounding error
-constexpr int kActivationGroup = 32;
-constexpr double kLargestActivation = 32384;
+constexpr int kWeightGroup = 32;
+constexpr double kLargestActivation = 32639;
 /// First-order error propagation is taken this much larger to cover the higher orders.
 constexpr double kHigherOrders = 1.1;
 
@@ -62,14 +62,11 @@ class DenseWeights {
   BoundedRow multiply(const BoundedRow& x, Precision precision) const {
     // Per column, the error of x itself and of its rounding to integers.
     std::vector<double> x_error(x.size());
-    for (size_t first = 0; first < x.size(); first += kActivationGroup) {
-      const size_t end = std::min(first + kActivationGroup, x.size());
-      double largest = 0;
-      for (size_t c = first; c < end; ++c) largest = std::max(largest, std::abs(x[c].value) + x[c].error);
-      const bool rounds = quantised_ && precision == Precision::kFast;
-      // Half a step, and a little for computing the quotient in float32.
-      for (size_t c = first; c < end; ++c) x_error[c] = x[c].error + (rounds ? 0.51 * largest / kLargestActivation : 0);
-    }
+    double largest = 0;
+    for (const Bounded& v : x) largest = std::max(largest, std::abs(v.value) + v.error);
+    const bool rounds = quantised_ && precision == Precision::kFast;
+    // Half a step, and a little for computing the quotient in float32.
+    for (size_t c = 0; c < x.size(); ++c) x_error[c] = x[c].error + (rounds ? 0.51 * largest / kLargestActivation : 0);
     BoundedRow y;
     for (int64_t r = 0; r < rows_; ++r) y.push_back(dot(row(r), x, x_error));
     return y;
@@ -79,8 +76,8 @@ class DenseWeights {
   Bounded dot(std::span<const float> w, const BoundedRow& x, std::span<const double> x_error) const {
     Bounded sum;
     double magnitude = 0;
-    for (size_t first = 0; first < w.size(); first += kActivationGroup) {
-      const size_t end = std::min(first + kActivationGroup, w.size());
+    for (size_t first = 0; first < w.size(); first += kWeightGroup) {
+      const size_t end = std::min(first + kWeightGroup, w.size());
       double largest_weight = 0;
       double sum_of_x = 0;
       for (size_t c = first; c < end; ++c) {

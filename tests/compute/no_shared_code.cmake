@@ -1,7 +1,7 @@
 # Units compiled for an instruction set that a machine may lack must define no function that the linker could also take
 # for the rest of the program: of inline functions and templates it keeps one copy, whichever comes first.
 #   cmake -D NM=nm -D OBJECTS=a.o;b.o -P no_shared_code.cmake
-list(FILTER OBJECTS INCLUDE REGEX "kernels_(avx2|avx512|neon)")
+list(FILTER OBJECTS INCLUDE REGEX "kernels_(avx2|avx512|amx|neon)")
 if(NOT OBJECTS)
   message(FATAL_ERROR "no units to look at")
 endif()

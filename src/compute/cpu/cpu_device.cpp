@@ -19,10 +19,12 @@
 namespace carat {
 namespace {
 
-constexpr std::array kIsas = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kNeon};
+constexpr std::array kIsas = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx, Isa::kNeon};
 
 const Kernels* kernels_of(Isa isa) {
   switch (isa) {
+    case Isa::kAmx:
+      return amx_kernels();
     case Isa::kAvx512:
       return avx512_kernels();
     case Isa::kAvx2:
@@ -47,7 +49,7 @@ Isa choose_isa(const std::optional<Isa>& wanted) {
     for (const Isa isa : kIsas) {
       if (isa_name(isa) == name) return require(isa);
     }
-    fail("CARAT_ISA is \"{}\"; expected portable, avx2, avx512 or neon", name);
+    fail("CARAT_ISA is \"{}\"; expected portable, avx2, avx512, amx or neon", name);
   }
   return supported.back();
 }
@@ -222,6 +224,8 @@ std::vector<Isa> supported_isas() {
 
 std::string_view isa_name(Isa isa) {
   switch (isa) {
+    case Isa::kAmx:
+      return "amx";
     case Isa::kAvx512:
       return "avx512";
     case Isa::kAvx2:

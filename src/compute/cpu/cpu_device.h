@@ -11,7 +11,7 @@
 
 namespace carat {
 
-enum class Isa : uint8_t { kPortable, kAvx2, kAvx512, kNeon };
+enum class Isa : uint8_t { kPortable, kAvx2, kAvx512, kAmx, kNeon };
 
 /// The instruction sets that this build and this machine support, slowest first.
 std::vector<Isa> supported_isas();
@@ -20,7 +20,7 @@ std::string_view isa_name(Isa isa);
 struct CpuOptions {
   int threads = 0;  // 0: one per physical core
   Precision precision = Precision::kFast;
-  std::optional<Isa> isa = std::nullopt;  // default: the best supported, or CARAT_ISA=portable|avx2|avx512|neon
+  std::optional<Isa> isa = std::nullopt;  // default: the best supported, or CARAT_ISA=portable|avx2|avx512|amx|neon
 };
 
 /// Throws Error when the instruction set asked for is not supported.

@@ -8,8 +8,8 @@
 //     are folded in halves (8, 4, 2, 1).
 //   - integer dot products: columns form groups of 32. The sum of (code - zero) * q over a group (or half a group, for
 //     formats with a scale per 16 columns) is an exact integer I. Chain g % 8 accumulates, for its groups in ascending
-//     order, fma(float(I), scale * x_scale, chain) and, for formats with minima, fma(bias, x_scale * float(sum of q),
-//     chain). The row's result is the chains' sum, 0 to 7.
+//     order, fma(float(I), scale, chain) and, for formats with minima, fma(bias, float(sum of q), chain). The row's
+//     result is x_scale times the chains' sum, 0 to 7.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,9 @@ enum class Order {
   kAlternate,  // groups 0, 2, 1, 3
 };
 
-/// Quantised activations [rows, cols]: x ~ scale[c / 32] * (256 * hi[c] + lo[c]).
-/// Arrays are padded with zeros to a multiple of 8 groups; a row's arrays follow each other at fixed strides.
+/// Quantised activations [rows, cols]: x ~ scale[row] * (256 * hi[c] + lo[c]). One scale a row suffices: half of the
+/// last of its 15 bits is finer than bfloat16 even beside the largest outlier, and measured no worse than a scale a
+/// group. Arrays are padded with zeros to a multiple of 8 groups; a row's arrays follow each other at fixed strides.
 struct QuantizedRows {
   int64_t rows = 0;
   int64_t groups = 0;         // ceil(cols / 32)
@@ -49,7 +50,7 @@ struct QuantizedRows {
   int8_t* ordered_lo = nullptr;
   Order order = Order::kPlain;
   int16_t* q = nullptr;     // 256 * hi + lo
-  float* scale = nullptr;   // [rows, padded_groups]
+  float* scale = nullptr;   // [rows]
   int32_t* sum0 = nullptr;  // [rows, padded_groups]: sum of q over columns 0-15 of each group
   int32_t* sum1 = nullptr;  // over columns 16-31
 };
@@ -62,6 +63,7 @@ struct GemmShape {
   int64_t tile_tokens = 0;
   size_t panel_group_bytes = 0;
   size_t tile_group_bytes = 0;
+  size_t tile_tail_bytes = 0;  // after all groups of a tile
 };
 
 /// A block of queries of one kv head against the keys and values of one segment; see attention.inc.
@@ -145,6 +147,7 @@ const Kernels& portable_kernels();
 /// Null where this build or machine lacks the instruction set.
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
+const Kernels* amx_kernels();
 const Kernels* neon_kernels();
 
 }  // namespace carat

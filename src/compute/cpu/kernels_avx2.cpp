@@ -40,7 +40,8 @@ constexpr int kScoreKeys = 2;
 constexpr int kValueVectors = 2;
 constexpr int64_t kPanelRows = 16;
 constexpr int64_t kTileTokens = 6;
-constexpr int kCodeBytes = 2;
+enum class PanelOrder { kSteps, kPairs, kRows };
+constexpr PanelOrder kPanelOrder = PanelOrder::kPairs;
 
 // Each file builds on those before it.
 // clang-format off
@@ -51,6 +52,7 @@ constexpr int kCodeBytes = 2;
 #include "compute/cpu/readers_x86.inc"
 #include "compute/cpu/dot_avx2.inc"
 #include "compute/cpu/integer_x86.inc"
+#include "compute/cpu/panels_x86.inc"
 #include "compute/cpu/gemm_avx2.inc"
 #include "compute/cpu/table_x86.inc"
 // clang-format on

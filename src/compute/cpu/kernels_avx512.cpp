@@ -33,7 +33,8 @@ constexpr int kScoreKeys = 4;
 constexpr int kValueVectors = 4;
 constexpr int64_t kPanelRows = 32;
 constexpr int64_t kTileTokens = 12;
-constexpr int kCodeBytes = 1;
+enum class PanelOrder { kSteps, kPairs, kRows };
+constexpr PanelOrder kPanelOrder = PanelOrder::kSteps;
 
 // Each file builds on those before it.
 // clang-format off
@@ -44,6 +45,7 @@ constexpr int kCodeBytes = 1;
 #include "compute/cpu/readers_x86.inc"
 #include "compute/cpu/dot_avx512.inc"
 #include "compute/cpu/integer_x86.inc"
+#include "compute/cpu/panels_x86.inc"
 #include "compute/cpu/gemm_avx512.inc"
 #include "compute/cpu/table_x86.inc"
 // clang-format on

@@ -64,7 +64,7 @@ Kernels make_table() {
   k.store_kv = store_kv;
   k.quantize = quantize;
   k.integer_dot = integer_dot;
-  k.gemm = {kPanelRows, kTileTokens, kPanelGroup, kTileGroup};
+  k.gemm = {kPanelRows, kTileTokens, kPanelGroup, kTileGroup, kTileTail};
   k.pack_weights = pack_weights;
   k.pack_tokens = pack_tokens;
   k.gemm_tile = gemm_tile;

@@ -56,13 +56,13 @@ float dot_row(const Matrix& w, int64_t row, const QuantizedRows& x, int64_t toke
     }
     float& acc = chain[g % kChains];
     for (int h = 0; h < R::kHalves; ++h) {
-      acc = std::fma(static_cast<float>(dots[h] - R::kZero * sums[h]), scale[h] * x.scale[at], acc);
-      if constexpr (R::kHasBias) acc = std::fma(bias[h], x.scale[at] * static_cast<float>(sums[h]), acc);
+      acc = std::fma(static_cast<float>(dots[h] - R::kZero * sums[h]), scale[h], acc);
+      if constexpr (R::kHasBias) acc = std::fma(bias[h], static_cast<float>(sums[h]), acc);
     }
   }
   float total = chain[0];
   for (int64_t c = 1; c < kChains; ++c) total += chain[c];
-  return total;
+  return x.scale[token] * total;
 }
 
 void integer_dot(const Matrix& w, int64_t first, int64_t count, const QuantizedRows& x, int64_t first_token,

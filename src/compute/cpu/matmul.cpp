@@ -55,7 +55,7 @@ void Matmul::quantize(Activations& x) {
   x.hi_.resize(groups * kGroup);
   x.lo_.resize(groups * kGroup);
   x.whole_.resize(groups * kGroup);
-  x.scale_.resize(groups);
+  x.scale_.resize(static_cast<size_t>(q.rows));
   x.sum0_.resize(groups);
   x.sum1_.resize(groups);
   q.hi = x.hi_.data();
@@ -90,11 +90,15 @@ QuantizedRows Matmul::in_order(Activations& x, Order order) {
   return rows;
 }
 
+size_t Matmul::tile_bytes_of(const Activations& x) const {
+  return static_cast<size_t>(x.q_.groups) * kernels_.gemm.tile_group_bytes + kernels_.gemm.tile_tail_bytes;
+}
+
 void Matmul::pack_tiles(const Activations& x, std::span<const Product> products) {
   // Products over the same tokens share their tiles.
   tile_offset_.assign(products.size(), 0);
   const int64_t width = kernels_.gemm.tile_tokens;
-  const size_t tile_bytes = static_cast<size_t>(x.q_.groups) * kernels_.gemm.tile_group_bytes;
+  const size_t tile_bytes = tile_bytes_of(x);
   size_t bytes = 0;
   for (size_t i = 0; i < products.size(); ++i) {
     if (!on_panels(products[i])) continue;
@@ -192,7 +196,7 @@ void Matmul::multiply(Activations& x, const Product& product, const Matrix& w, s
   if (on_panels(product)) {
     const GemmShape& shape = kernels_.gemm;
     const size_t panel_bytes = static_cast<size_t>(x.q_.groups) * shape.panel_group_bytes;
-    const size_t tile_bytes = static_cast<size_t>(x.q_.groups) * shape.tile_group_bytes;
+    const size_t tile_bytes = tile_bytes_of(x);
     scratch.panel.resize(static_cast<size_t>(ceil_div(count, shape.panel_rows)) * panel_bytes);
     for (int64_t r = 0; r < count; r += shape.panel_rows) {
       kernels_.pack_weights(w, first + r, std::min(shape.panel_rows, count - r),

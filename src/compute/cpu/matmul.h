@@ -74,6 +74,7 @@ class Matmul {
   bool on_integers(const Product& product) const;
   bool on_panels(const Product& product) const;
   void quantize(Activations& x);
+  size_t tile_bytes_of(const Activations& x) const;
   void pack_tiles(const Activations& x, std::span<const Product> products);
   /// Prepares the copies of the activations in the orders that the dot products of `product` want.
   void order(Activations& x, const Product& product);
