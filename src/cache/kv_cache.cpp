@@ -7,13 +7,23 @@
 namespace carat {
 namespace {
 
-constexpr int64_t kSlabBlocks = 4;
-
 int64_t blocks_of(int64_t positions) {
   return (positions + kKvBlock - 1) / kKvBlock;
 }
 
 }  // namespace
+
+KvBlockRef::KvBlockRef(KvCache& cache, int layer, uint32_t id) : cache_(&cache), layer_(layer), id_(id) {
+  cache.retain(cache.pools_[static_cast<size_t>(layer)], id);
+}
+
+KvBlockRef::KvBlockRef(const KvBlockRef& other) : cache_(other.cache_), layer_(other.layer_), id_(other.id_) {
+  if (cache_ != nullptr) cache_->retain(cache_->pools_[static_cast<size_t>(layer_)], id_);
+}
+
+KvBlockRef::~KvBlockRef() {
+  if (cache_ != nullptr) cache_->release(cache_->pools_[static_cast<size_t>(layer_)], id_);
+}
 
 KvCache::KvCache(Device& device, KvCacheSpec spec) : device_(device), spec_(std::move(spec)) {
   for (const KvLayerSpec& layer : spec_.layers) {
@@ -34,8 +44,9 @@ const KvCache::Sequence& KvCache::sequence(int id) const {
   return sequences_[static_cast<size_t>(id)];
 }
 
-KvCache::Sequence& KvCache::sequence(int id) {
-  return const_cast<Sequence&>(static_cast<const KvCache*>(this)->sequence(id));
+const KvCache::Pool& KvCache::pool(int layer) const {
+  if (layer < 0 || layer >= layer_count()) fail("the KV cache has {} layers; layer {} is none", layer_count(), layer);
+  return pools_[static_cast<size_t>(layer)];
 }
 
 int KvCache::add_sequence() {
@@ -45,51 +56,155 @@ int KvCache::add_sequence() {
   Sequence& added = sequences_[static_cast<size_t>(id)];
   added.used = true;
   added.length = 0;
-  added.highest = 0;
-  added.blocks.assign(pools_.size(), {});
-  for (size_t i = 0; i < pools_.size(); ++i) added.blocks[i].assign(static_cast<size_t>(pools_[i].ring), nullptr);
+  added.tables.assign(pools_.size(), {});
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    const auto ring = static_cast<size_t>(pools_[i].ring);
+    added.tables[i] = {std::vector(ring, kNone), std::vector<std::byte*>(ring, nullptr),
+                       std::vector<int64_t>(ring, -1)};
+  }
   refresh_views(id);
+  return id;
+}
+
+int KvCache::fork(int id) {
+  sequence(id);  // throws for an unknown sequence
+  const int added = add_sequence();
+  const Sequence& from = sequence(id);
+  Sequence& to = sequence(added);
+  to = from;
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    for (const uint32_t block : to.tables[i].ids) {
+      if (block != kNone) retain(pools_[i], block);
+    }
+  }
+  refresh_views(added);
+  return added;
+}
+
+int KvCache::add_sequence(int64_t length, std::span<const KvPlacedBlock> blocks) {
+  if (length < 0) fail("a sequence of {} positions cannot be", length);
+  const int id = add_sequence();
+  try {
+    Sequence& s = sequence(id);
+    for (size_t i = 0; i < pools_.size(); ++i) {
+      if (pools_[i].ring > 0) continue;
+      s.tables[i].ids.assign(static_cast<size_t>(blocks_of(length)), kNone);
+      s.tables[i].data.assign(static_cast<size_t>(blocks_of(length)), nullptr);
+    }
+    for (const KvPlacedBlock& placed : blocks) {
+      if (!placed.block || placed.block.cache_ != this || placed.number < 0 || placed.number >= blocks_of(length)) {
+        fail("block {} does not belong into a sequence of {} positions", placed.number, length);
+      }
+      const auto layer = static_cast<size_t>(placed.block.layer());
+      Pool& pool = pools_[layer];
+      Table& table = s.tables[layer];
+      const auto slot = static_cast<size_t>(pool.ring > 0 ? placed.number % pool.ring : placed.number);
+      if (pool.ring > 0) {
+        if (table.numbers[slot] > placed.number) continue;  // an older block than the ring can hold beside the newer
+        table.numbers[slot] = placed.number;
+      }
+      retain(pool, placed.block.id());
+      put(pool, table, slot, placed.block.id());
+    }
+    for (size_t i = 0; i < pools_.size(); ++i) {
+      const std::vector<uint32_t>& ids = s.tables[i].ids;
+      if (pools_[i].ring == 0 && std::find(ids.begin(), ids.end(), kNone) != ids.end()) {
+        fail("a sequence of {} positions lacks block {} of layer {}", length,
+             std::find(ids.begin(), ids.end(), kNone) - ids.begin(), i);
+      }
+    }
+    if (!holds_window(s, length)) fail("a sequence of {} positions lacks blocks of the window before them", length);
+    s.length = length;
+    refresh_views(id);
+  } catch (...) {
+    remove_sequence(id);
+    throw;
+  }
   return id;
 }
 
 void KvCache::remove_sequence(int id) {
   Sequence& removed = sequence(id);
   for (size_t i = 0; i < pools_.size(); ++i) {
-    for (std::byte* block : removed.blocks[i]) {
-      if (block != nullptr) pools_[i].free.push_back(block);
+    for (const uint32_t block : removed.tables[i].ids) {
+      if (block != kNone) release(pools_[i], block);
     }
   }
   removed = {};
 }
 
-std::byte* KvCache::take_block(Pool& pool) {
+/// A block with one reference.
+uint32_t KvCache::take_block(Pool& pool) {
   if (pool.free.empty()) {
     const size_t bytes = static_cast<size_t>(kSlabBlocks) * pool.block_bytes;
+    const auto first = static_cast<uint32_t>(pool.references.size());
+    if (first > kNone - kSlabBlocks - 1) fail("a layer of the KV cache cannot have more than {} blocks", first);
     DeviceArray<std::byte> slab(device_, bytes);
     // Kernels may read rows of a block that nobody wrote, with weight zero: they must be finite.
     const std::vector<std::byte> zeros(bytes);
     device_.upload(slab.data(), zeros.data(), bytes);
-    for (int64_t i = kSlabBlocks; i-- > 0;)
-      pool.free.push_back(slab.data() + static_cast<size_t>(i) * pool.block_bytes);
     pool.slabs.push_back(std::move(slab));
+    pool.free.reserve(first + kSlabBlocks);  // all blocks: release() never allocates
+    pool.references.resize(first + kSlabBlocks);
+    for (uint32_t i = kSlabBlocks; i-- > 0;) pool.free.push_back(first + i);
     bytes_ += bytes;
   }
-  std::byte* block = pool.free.back();
+  const uint32_t id = pool.free.back();
   pool.free.pop_back();
-  return block;
+  pool.references[id] = 1;
+  return id;
 }
 
+void KvCache::release(Pool& pool, uint32_t id) noexcept {
+  if (--pool.references[id] == 0) pool.free.push_back(id);
+}
+
+/// Puts a block, with the reference that the caller has to it, into an unshared or empty slot.
+void KvCache::put(Pool& pool, Table& table, size_t slot, uint32_t id) {
+  if (table.ids[slot] != kNone) release(pool, table.ids[slot]);
+  table.ids[slot] = id;
+  table.data[slot] = pool.data(id);
+}
+
+/// Leaves in the slot a block that nobody else holds.
+void KvCache::make_own(Pool& pool, Table& table, size_t slot, bool keep_content) {
+  const uint32_t before = table.ids[slot];
+  if (before != kNone && pool.references[before] == 1) return;
+  const uint32_t own = take_block(pool);
+  if (before != kNone && keep_content) device_.copy(pool.data(own), pool.data(before), pool.block_bytes);
+  put(pool, table, slot, own);
+}
+
+/// Blocks for `positions`, whoever else holds them.
 void KvCache::make_room(Sequence& s, int64_t positions) {
   for (size_t i = 0; i < pools_.size(); ++i) {
     Pool& pool = pools_[i];
-    std::vector<std::byte*>& blocks = s.blocks[i];
-    const int64_t needed = blocks_of(positions);
-    if (pool.ring > 0) {
-      for (int64_t b = 0; b < std::min(needed, pool.ring); ++b) {
-        if (blocks[static_cast<size_t>(b)] == nullptr) blocks[static_cast<size_t>(b)] = take_block(pool);
+    Table& table = s.tables[i];
+    auto needed = static_cast<size_t>(blocks_of(positions));
+    if (pool.ring > 0) needed = std::min(needed, static_cast<size_t>(pool.ring));
+    for (size_t b = pool.ring > 0 ? 0 : table.ids.size(); b < needed; ++b) {
+      if (b >= table.ids.size()) {
+        table.ids.push_back(kNone);
+        table.data.push_back(nullptr);
       }
-    } else {
-      while (static_cast<int64_t>(blocks.size()) < needed) blocks.push_back(take_block(pool));
+      if (table.ids[b] == kNone) put(pool, table, b, take_block(pool));
+    }
+  }
+}
+
+/// Blocks of its own for positions [begin, end), where begin is the sequence's length.
+void KvCache::make_writable(Sequence& s, int64_t begin, int64_t end) {
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    Pool& pool = pools_[i];
+    Table& table = s.tables[i];
+    for (int64_t b = begin / kKvBlock; b < blocks_of(end); ++b) {
+      const auto slot = static_cast<size_t>(pool.ring > 0 ? b % pool.ring : b);
+      if (slot >= table.ids.size()) {
+        table.ids.push_back(kNone);
+        table.data.push_back(nullptr);
+      }
+      make_own(pool, table, slot, b * kKvBlock < begin);
+      if (pool.ring > 0) table.numbers[slot] = b;
     }
   }
 }
@@ -99,9 +214,9 @@ void KvCache::extend(int id, int64_t rows) {
   if (rows < 0 || rows > spec_.max_rows) {
     fail("a batch of {} rows of one sequence does not fit a KV cache made for {}", rows, spec_.max_rows);
   }
-  make_room(s, s.length + rows);
+  if (rows == 0) return;
+  make_writable(s, s.length, s.length + rows);
   s.length += rows;
-  s.highest = std::max(s.highest, s.length);
   refresh_views(id);
 }
 
@@ -110,17 +225,25 @@ void KvCache::reserve(int id, int64_t positions) {
   refresh_views(id);
 }
 
-bool KvCache::can_trim(int id, int64_t length) const {
-  const Sequence& s = sequence(id);
-  if (length < 0 || length > s.length) return false;
-  if (length == s.length) return true;
+int64_t KvCache::first_block(int layer, int64_t length) const {
+  const int64_t window = is_ring(layer) ? spec_.layers[static_cast<size_t>(layer)].window : length + 1;
+  return std::max<int64_t>(0, length - window + 1) / kKvBlock;
+}
+
+/// Whether every ring still holds what the row at `length` reads.
+bool KvCache::holds_window(const Sequence& s, int64_t length) const {
   for (size_t i = 0; i < pools_.size(); ++i) {
-    if (pools_[i].ring == 0 || s.highest == 0) continue;
-    // The next row, at `length`, reads back to this position; its block must not have been reused for a later one.
-    const int64_t oldest = std::max<int64_t>(0, length - spec_.layers[i].window + 1);
-    if (oldest / kKvBlock + pools_[i].ring <= (s.highest - 1) / kKvBlock) return false;
+    if (pools_[i].ring == 0) continue;
+    for (int64_t b = first_block(static_cast<int>(i), length); b < blocks_of(length); ++b) {
+      if (s.tables[i].numbers[static_cast<size_t>(b % pools_[i].ring)] != b) return false;
+    }
   }
   return true;
+}
+
+bool KvCache::can_trim(int id, int64_t length) const {
+  const Sequence& s = sequence(id);
+  return length >= 0 && length <= s.length && holds_window(s, length);
 }
 
 void KvCache::trim(int id, int64_t length) {
@@ -128,7 +251,47 @@ void KvCache::trim(int id, int64_t length) {
     fail("cannot cut a sequence of {} positions to {}: a sliding layer no longer holds the window before it",
          sequence(id).length, length);
   }
-  sequence(id).length = length;
+  Sequence& s = sequence(id);
+  s.length = length;
+  // What follows goes back to the pools. A ring keeps its blocks: they are few, and will be written again.
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    Table& table = s.tables[i];
+    if (pools_[i].ring > 0) continue;
+    while (static_cast<int64_t>(table.ids.size()) > blocks_of(length)) {
+      release(pools_[i], table.ids.back());
+      table.ids.pop_back();
+      table.data.pop_back();
+    }
+  }
+  refresh_views(id);
+}
+
+KvBlockRef KvCache::block(int id, int layer, int64_t number) {
+  const Sequence& s = sequence(id);
+  const Pool& from = pool(layer);
+  const Table& table = s.tables[static_cast<size_t>(layer)];
+  if (number < 0 || number >= blocks_of(s.length)) return {};
+  const auto slot = static_cast<size_t>(from.ring > 0 ? number % from.ring : number);
+  if (from.ring > 0 && table.numbers[slot] != number) return {};
+  return {*this, layer, table.ids[slot]};
+}
+
+KvBlockRef KvCache::new_block(int layer, std::span<const std::byte> content) {
+  if (content.size() != block_bytes(layer)) {
+    fail("a block of layer {} has {} bytes, not {}", layer, block_bytes(layer), content.size());
+  }
+  Pool& from = pools_[static_cast<size_t>(layer)];
+  const uint32_t id = take_block(from);
+  KvBlockRef block(*this, layer, id);
+  release(from, id);  // the reference is the block's only one
+  device_.upload(from.data(id), content.data(), content.size());
+  return block;
+}
+
+void KvCache::download(const KvBlockRef& block, std::byte* out) const {
+  if (block.cache_ != this) fail("a block of another KV cache cannot be read here");
+  const Pool& from = pool(block.layer());
+  device_.download(out, from.data(block.id()), from.block_bytes);
 }
 
 void KvCache::refresh_views(int id) {
@@ -136,7 +299,7 @@ void KvCache::refresh_views(int id) {
     std::vector<KvSequence>& views = views_[i];
     if (views.size() < sequences_.size()) views.resize(sequences_.size());
     KvSequence& view = views[static_cast<size_t>(id)];
-    view.blocks = sequences_[static_cast<size_t>(id)].blocks[i].data();
+    view.blocks = sequences_[static_cast<size_t>(id)].tables[i].data.data();
     view.ring = pools_[i].ring > 0 ? pools_[i].ring : INT64_MAX;
   }
 }
@@ -144,6 +307,12 @@ void KvCache::refresh_views(int id) {
 KvLayer KvCache::layer(int index) const {
   const auto i = static_cast<size_t>(index);
   return {spec_.format, spec_.layers[i].kv_heads, spec_.layers[i].head_dim, views_[i]};
+}
+
+size_t KvCache::bytes_in_use() const {
+  size_t bytes = 0;
+  for (const Pool& pool : pools_) bytes += (pool.references.size() - pool.free.size()) * pool.block_bytes;
+  return bytes;
 }
 
 size_t KvCache::bytes_for(int64_t length) const {

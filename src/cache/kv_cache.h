@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "compute/device.h"
@@ -22,15 +24,68 @@ struct KvCacheSpec {
   int64_t max_rows = 512;  // largest extend() of one sequence
 };
 
+class KvCache;
+
+/// A reference to one block of one layer. While references exist no sequence changes what the block held when the first
+/// of them was taken. Must not outlive its cache. Not thread-safe.
+class KvBlockRef {
+ public:
+  KvBlockRef() = default;
+  KvBlockRef(const KvBlockRef& other);
+  KvBlockRef(KvBlockRef&& other) noexcept { swap(other); }
+  KvBlockRef& operator=(KvBlockRef other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~KvBlockRef();
+
+  explicit operator bool() const { return cache_ != nullptr; }
+  int layer() const { return layer_; }
+  /// Unique among the blocks of the layer that are in use.
+  uint32_t id() const { return id_; }
+
+ private:
+  friend class KvCache;
+  KvBlockRef(KvCache& cache, int layer, uint32_t id);
+  void swap(KvBlockRef& other) noexcept {
+    std::swap(cache_, other.cache_);
+    std::swap(layer_, other.layer_);
+    std::swap(id_, other.id_);
+  }
+
+  KvCache* cache_ = nullptr;
+  int layer_ = 0;
+  uint32_t id_ = 0;
+};
+
+/// A block and the place where it belongs: positions [number * kKvBlock, (number + 1) * kKvBlock).
+struct KvPlacedBlock {
+  int64_t number = 0;
+  KvBlockRef block;
+};
+
 /// Storage in blocks of kKvBlock positions. Layers without a window grow block by block and never move; layers with one
 /// are rings that hold the window and one batch beside it, so that every row of a batch still finds its whole window.
-/// Blocks come from per-layer pools and return there. Not thread-safe.
+/// Blocks come from per-layer pools and return there. Layers that share another layer's keys and values have none here:
+/// they read their donor's by its index.
+///
+/// Blocks are counted by reference: sequences made by fork() or of placed blocks share them, and write to none that
+/// somebody else holds. A partly filled block is copied before its next row is written; a block of a ring that would be
+/// overwritten is left to its other holders. The content of a block is opaque here. Not thread-safe.
 class KvCache {
  public:
   KvCache(Device& device, KvCacheSpec spec);
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
 
   /// A new, empty sequence. Ids are small and reused.
   int add_sequence();
+  /// A new sequence with all positions of `id`. Costs no memory until one of the two writes.
+  int fork(int id);
+  /// A new sequence of `length` positions that consists of `blocks`: of each layer without a window all, of each ring
+  /// those that the row at `length` reads; of a ring more may be given. Throws Error when one is missing or does not
+  /// belong there.
+  int add_sequence(int64_t length, std::span<const KvPlacedBlock> blocks);
   void remove_sequence(int id);
 
   /// Number of positions of the sequence.
@@ -52,29 +107,64 @@ class KvCache {
   KvLayer layer(int index) const;
 
   const KvCacheSpec& spec() const { return spec_; }
+  int layer_count() const { return static_cast<int>(pools_.size()); }
+  bool is_ring(int layer) const { return pool(layer).ring > 0; }
+  size_t block_bytes(int layer) const { return pool(layer).block_bytes; }
+  /// Number of the first block that the row at `length` reads in the layer.
+  int64_t first_block(int layer, int64_t length) const;
+
+  /// The sequence's block `number` of a layer; empty when it has none, or its ring no longer holds it.
+  KvBlockRef block(int id, int layer, int64_t number);
+  /// A new block that holds `content`, block_bytes(layer) bytes of host memory.
+  KvBlockRef new_block(int layer, std::span<const std::byte> content);
+  /// Copies a block to host memory, block_bytes(block.layer()) bytes.
+  void download(const KvBlockRef& block, std::byte* out) const;
+
   /// Bytes taken from the device.
   size_t bytes() const { return bytes_; }
+  /// Bytes of blocks that a sequence or a reference holds; shared ones count once.
+  size_t bytes_in_use() const;
   /// Bytes that one sequence of `length` positions takes.
   size_t bytes_for(int64_t length) const;
 
  private:
-  struct Sequence {
-    bool used = false;
-    int64_t length = 0;
-    int64_t highest = 0;                          // positions ever written: what a ring may have overwritten
-    std::vector<std::vector<std::byte*>> blocks;  // per layer; a ring's table has its full size, filled on first use
-  };
+  friend class KvBlockRef;
+
+  static constexpr uint32_t kNone = UINT32_MAX;
+  static constexpr int64_t kSlabBlocks = 4;
+
   struct Pool {
     size_t block_bytes = 0;
     int64_t ring = 0;  // blocks of a ring; 0 for growing layers
     std::vector<DeviceArray<std::byte>> slabs;
-    std::vector<std::byte*> free;
+    std::vector<uint32_t> references;  // per block
+    std::vector<uint32_t> free;
+
+    std::byte* data(uint32_t id) const { return slabs[id / kSlabBlocks].data() + (id % kSlabBlocks) * block_bytes; }
+  };
+  /// A sequence's blocks of one layer. A ring's table has its full size, filled on first use.
+  struct Table {
+    std::vector<uint32_t> ids;
+    std::vector<std::byte*> data;  // where they are: what kernels read
+    std::vector<int64_t> numbers;  // rings: which block each slot holds; -1 for none
+  };
+  struct Sequence {
+    bool used = false;
+    int64_t length = 0;
+    std::vector<Table> tables;  // per layer
   };
 
   const Sequence& sequence(int id) const;
-  Sequence& sequence(int id);
-  std::byte* take_block(Pool& pool);
+  Sequence& sequence(int id) { return const_cast<Sequence&>(static_cast<const KvCache*>(this)->sequence(id)); }
+  const Pool& pool(int layer) const;
+  uint32_t take_block(Pool& pool);
+  void retain(Pool& pool, uint32_t id) { ++pool.references[id]; }
+  void release(Pool& pool, uint32_t id) noexcept;
+  void put(Pool& pool, Table& table, size_t slot, uint32_t id);
   void make_room(Sequence& sequence, int64_t positions);
+  void make_writable(Sequence& sequence, int64_t begin, int64_t end);
+  void make_own(Pool& pool, Table& table, size_t slot, bool keep_content);
+  bool holds_window(const Sequence& sequence, int64_t length) const;
   void refresh_views(int id);
 
   Device& device_;

@@ -123,6 +123,8 @@ class Device {
   /// Copies between host and device memory.
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* device, size_t bytes) = 0;
+  /// Copies within device memory; the two places do not overlap.
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;
 
   /// Prepares scratch for batches of up to `rows` so that operations allocate nothing.
   virtual void reserve(int64_t rows) = 0;

@@ -71,6 +71,7 @@ class CpuDevice final : public Device {
   void release(void* memory) noexcept override { ::operator delete (memory, std::align_val_t{64}); }
   void upload(void* device, const void* host, size_t bytes) override { std::memcpy(device, host, bytes); }
   void download(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
+  void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
 
   void reserve(int64_t rows) override { matmul_.all_tokens(rows); }
 

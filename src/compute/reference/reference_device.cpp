@@ -39,6 +39,9 @@ class ReferenceDevice final : public Device {
   void release(void* memory) noexcept override { ::operator delete(memory, kAlignment); }
   void upload(void* device, const void* host, size_t bytes) override { copy(device, host, bytes); }
   void download(void* host, const void* device, size_t bytes) override { copy(host, device, bytes); }
+  void copy(void* to, const void* from, size_t bytes) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
   void reserve(int64_t) override {}
 
   void embed(const Matrix& table, std::span<const int> ids, float scale, float* out) override {
@@ -106,11 +109,6 @@ class ReferenceDevice final : public Device {
       for (double& value : y.all()) value = softcap * std::tanh(value / softcap);
     }
     store(y.all(), logits);
-  }
-
- private:
-  static void copy(void* to, const void* from, size_t bytes) {
-    if (bytes > 0) std::memcpy(to, from, bytes);
   }
 };
 
