@@ -1,0 +1,115 @@
+// Keys and values of prompts that have been read, for prompts that begin alike.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "cache/kv_cache.h"
+
+namespace carat {
+
+struct PrefixTreeStats {
+  size_t entries = 0;  // checkpoints; in a model without sliding layers the longest prefixes
+  size_t bytes = 0;    // of the blocks that the tree holds; shared ones count once
+  size_t max_bytes = 0;
+  uint64_t hits = 0;
+  uint64_t misses = 0;
+  uint64_t tokens_reused = 0;
+};
+
+/// What match() found.
+struct PrefixMatch {
+  int sequence = -1;   // of the KV cache, the caller's to remove; -1: nothing
+  int64_t length = 0;  // its positions, a multiple of kKvBlock
+  /// Tokens that the tree knows of the prompt, a multiple of kKvBlock, >= length. Where it is larger, rings are missing
+  /// for what lies between: a checkpoint put at `known` while the prompt is read serves the next prompt that branches
+  /// there.
+  int64_t known = 0;
+};
+
+/// A radix tree over blocks of kKvBlock tokens. A node stands for a prefix that ends at a block boundary and holds the
+/// prefix's last block of every growing layer. Where it is a checkpoint it also holds, of every sliding layer, the
+/// blocks that cover the window before the boundary. Only a prefix whose node is a checkpoint (any node, in a model
+/// without sliding layers) can be returned by match, so a hit is exact for both kinds of layer. All blocks are shared
+/// by reference with sequences and among checkpoints: nothing is copied.
+///
+/// Checkpoints are made where insert() is called, at the last block boundary; whoever reads a prompt decides where that
+/// is (checkpoint_stride() says how often is worth it). What has not been used for longest is evicted first, once the
+/// blocks of the tree take more bytes than its budget.
+///
+/// Namespaces keep apart what must not be mixed: adapters, formats. Must not outlive the cache. Not thread-safe.
+class PrefixTree {
+ public:
+  /// A budget of 0 makes a tree that keeps nothing.
+  PrefixTree(KvCache& cache, size_t max_bytes);
+  ~PrefixTree();
+  PrefixTree(const PrefixTree&) = delete;
+  PrefixTree& operator=(const PrefixTree&) = delete;
+
+  /// Keeps the sequence's whole blocks. `tokens` are those of the sequence's positions from 0 on, at most its length.
+  /// The checkpoint is at the last boundary in them for which the sequence's rings hold the window; nothing is kept
+  /// when there is none. Throws Error when there are more tokens than positions.
+  void insert(std::string_view name_space, int sequence, std::span<const int> tokens);
+
+  /// The longest prefix of `prompt` that can be used, at most prompt.size() - 1 tokens, as a new sequence.
+  PrefixMatch match(std::string_view name_space, std::span<const int> prompt);
+
+  /// Length of the prefix that match() would return; counts nothing.
+  int64_t match_length(std::string_view name_space, std::span<const int> prompt) const;
+
+  /// Tokens between checkpoints of a long prompt, such that rings take no more bytes than growing layers; a multiple of
+  /// kKvBlock. 0: checkpoints on the way are of no use (there are no rings), or never worth it (nothing grows).
+  int64_t checkpoint_stride() const;
+
+  /// Evicts until the tree's blocks take at most `bytes`.
+  void shrink(size_t bytes);
+  void clear() { shrink(0); }
+
+  PrefixTreeStats stats() const;
+
+ private:
+  struct Node;
+  /// Compares blocks of tokens, whoever owns them.
+  struct TokenOrder {
+    using is_transparent = void;
+    bool operator()(std::span<const int> a, std::span<const int> b) const {
+      return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
+    }
+  };
+  using Children = std::map<std::vector<int>, std::unique_ptr<Node>, TokenOrder>;
+  struct Path {
+    std::vector<Node*> nodes;  // as far as the prompt is known, from the first block on
+    size_t usable = 0;         // how many of them make the longest prefix that can be used
+  };
+
+  Path find(std::string_view name_space, std::span<const int> prompt) const;
+  bool is_usable(const Node& node) const;
+  int64_t last_checkpoint(int sequence, int64_t length);
+  Node& add_child(Node& parent, std::span<const int> tokens, int sequence);
+  void add_checkpoint(Node& node, int sequence);
+  void touch(Node& node);
+  void evict(Node& node);
+  void remove(Node& leaf);
+  void hold(const KvBlockRef& block);
+  void let_go(const KvBlockRef& block);
+  size_t path_bytes(int64_t length) const;
+
+  KvCache& cache_;
+  size_t max_bytes_;
+  std::vector<int> growing_, rings_;  // layers
+  std::map<std::string, std::unique_ptr<Node>, std::less<>> roots_;
+  std::map<uint64_t, Node*> by_use_;             // what can be evicted, the longest unused first
+  std::unordered_map<uint64_t, uint32_t> held_;  // layer << 32 | block -> references from the tree
+  uint64_t clock_ = 0;
+  size_t bytes_ = 0;
+  uint64_t hits_ = 0, misses_ = 0, tokens_reused_ = 0;
+};
+
+}  // namespace carat
