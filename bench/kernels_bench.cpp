@@ -112,18 +112,21 @@ void matmul(State& state, const Kernels& kernels, const WeightCase& weight, size
 /// Keys and values of one sequence of `length` positions.
 class Cache {
  public:
-  Cache(KvFormat format, int kv_heads, int head_dim, int64_t length) {
+  Cache(const KvFormats& formats, int kv_heads, int head_dim, int64_t length) {
     const auto blocks = static_cast<size_t>((length + kKvBlock - 1) / kKvBlock);
-    const size_t values = 2 * static_cast<size_t>(kv_heads) * kKvBlock * static_cast<size_t>(head_dim);
-    const std::vector<float> block = random_floats(values, 3);
-    storage_.resize(blocks * values * kv_element_bytes(format));
+    const size_t k_bytes = kv_row_bytes(formats.k, head_dim);
+    const size_t v_bytes = kv_row_bytes(formats.v, head_dim);
+    const auto rows = static_cast<size_t>(kv_heads * kKvBlock);
+    storage_.resize(blocks * rows * (k_bytes + v_bytes));
+    const std::vector<float> head = random_floats(static_cast<size_t>(head_dim), 3);
+    std::byte* at = storage_.data();
     for (size_t b = 0; b < blocks; ++b) {
-      std::byte* at = storage_.data() + b * values * kv_element_bytes(format);
-      portable_kernels().store_kv(block.data(), static_cast<int64_t>(values), format, at);
       blocks_.push_back(at);
+      for (size_t row = 0; row < rows; ++row, at += k_bytes) store_kv_row(head, formats.k, at);
+      for (size_t row = 0; row < rows; ++row, at += v_bytes) store_kv_row(head, formats.v, at);
     }
     sequence_.blocks = blocks_.data();
-    layer_ = {format, kv_heads, head_dim, std::span(&sequence_, 1)};
+    layer_ = {formats.k, formats.v, kv_heads, head_dim, std::span(&sequence_, 1)};
   }
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
@@ -138,7 +141,8 @@ class Cache {
 };
 
 /// The last `rows` of `length` tokens attend to all before them, eight query heads to one of keys (E2B).
-void attention(State& state, const Kernels& kernels, KvFormat format, int head_dim, int64_t rows, int64_t length) {
+void attention(State& state, const Kernels& kernels, const KvFormats& format, int head_dim, int64_t rows,
+               int64_t length) {
   constexpr int kHeads = 8;
   const Cache cache(format, 1, head_dim, length);
   ThreadPool pool(1);
@@ -163,7 +167,8 @@ void attention(State& state, const Kernels& kernels, KvFormat format, int head_d
     benchmark::ClobberMemory();
   }
   per_second(state, "flops", 4.0 * pairs * kHeads * head_dim);
-  if (rows == 1) bytes_per_second(state, 2 * static_cast<size_t>(length * head_dim) * kv_element_bytes(format));
+  const size_t position = kv_row_bytes(format.k, head_dim) + kv_row_bytes(format.v, head_dim);
+  if (rows == 1) bytes_per_second(state, static_cast<size_t>(length) * position);
 }
 
 void quantize(State& state, const Kernels& kernels) {
@@ -220,12 +225,14 @@ void add_matmul(const Target& target) {
 
 void add_attention(const Target& target) {
   const Kernels& kernels = *target.kernels;
-  const std::pair<KvFormat, const char*> formats[] = {
-      {KvFormat::kF16, "f16"}, {KvFormat::kBF16, "bf16"}, {KvFormat::kF32, "f32"}};
+  const std::pair<KvFormats, const char*> formats[] = {
+      {KvFormat::kF16, "f16"},     {KvFormat::kBF16, "bf16"},
+      {KvFormat::kF32, "f32"},     {KvFormat::affine(8), "q8"},
+      {KvFormat::affine(4), "q4"}, {{KvFormat::affine(8, 32), KvFormat::rotated(3)}, "k8v3"}};
   for (const auto& [format, format_name] : formats) {
     for (const int dim : {256, 512}) {
       const std::string what = target.name + "/" + format_name + "/" + std::to_string(dim);
-      const KvFormat kv = format;
+      const KvFormats kv = format;
       add("attention_decode/" + what, [=, &kernels](State& s) { attention(s, kernels, kv, dim, 1, 32768); });
       add("attention_prefill/" + what,
           [=, &kernels](State& s) { attention(s, kernels, kv, dim, kPromptTokens, 2 * kPromptTokens); });

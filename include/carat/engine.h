@@ -57,9 +57,19 @@ struct GenerateResult {
   std::string text;
   FinishReason finish = FinishReason::kMaxTokens;
   int64_t prompt_tokens = 0;
-  int64_t reused_tokens = 0;  // of the prompt, still cached from the request before
+  int64_t reused_tokens = 0;  // of the prompt: their keys and values were cached
   double prefill_seconds = 0.0;
   double decode_seconds = 0.0;  // after the first token
+};
+
+/// The cache of earlier prompts. What continues in place is not counted as a hit.
+struct PrefixCacheStats {
+  size_t entries = 0;
+  size_t bytes = 0;
+  size_t max_bytes = 0;
+  uint64_t hits = 0;
+  uint64_t misses = 0;
+  uint64_t tokens_reused = 0;
 };
 
 struct ChatRequest {
@@ -90,9 +100,18 @@ class Engine {
 
   /// Generates until a stop token, a stop text, max_tokens or the end of the context. `on_piece` is called once a token
   /// and may return false to end generation. The same request gives the same result whatever ran before. A prompt that
-  /// begins like the previous request reuses its keys and values. Throws Error for an empty or too long prompt and bad
-  /// parameters.
+  /// continues the previous request, or begins like an earlier one (EngineOptions::prefix_cache_bytes), reuses its keys
+  /// and values. Throws Error for an empty or too long prompt and bad parameters.
   GenerateResult generate(const GenerateRequest& request, const std::function<bool(const Piece&)>& on_piece = {});
+
+  /// Writes the keys and values of the last request's prompt and answer to a file, for a later load_prompt_cache.
+  /// Whatever happens, `file` is the old file or the new one. Does nothing when nothing has been computed. Throws Error
+  /// when the file cannot be written.
+  void save_prompt_cache(const std::filesystem::path& file);
+  /// Goes on from there: prompts that begin like it reuse its keys and values. Returns its number of tokens. Throws
+  /// Error, and changes nothing, when the file is missing, damaged, or of another model, precision or cache format.
+  int64_t load_prompt_cache(const std::filesystem::path& file);
+  PrefixCacheStats prefix_cache() const;
 
   /// The id of a vocabulary piece, such as "<end_of_turn>"; nullopt when the vocabulary has none of that name.
   std::optional<int> token_id(std::string_view piece) const;

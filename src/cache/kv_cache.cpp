@@ -28,8 +28,8 @@ KvBlockRef::~KvBlockRef() {
 KvCache::KvCache(Device& device, KvCacheSpec spec) : device_(device), spec_(std::move(spec)) {
   for (const KvLayerSpec& layer : spec_.layers) {
     Pool pool;
-    pool.block_bytes = 2 * static_cast<size_t>(layer.kv_heads) * kKvBlock * static_cast<size_t>(layer.head_dim) *
-                       kv_element_bytes(spec_.format);
+    pool.block_bytes = static_cast<size_t>(layer.kv_heads) * kKvBlock *
+                       (kv_row_bytes(layer.k_format, layer.head_dim) + kv_row_bytes(layer.v_format, layer.head_dim));
     // The rows of one batch and the window before the first of them, wherever they lie against the block borders.
     if (layer.window > 0) pool.ring = blocks_of(layer.window - 1 + spec_.max_rows) + 1;
     pools_.push_back(std::move(pool));
@@ -306,7 +306,8 @@ void KvCache::refresh_views(int id) {
 
 KvLayer KvCache::layer(int index) const {
   const auto i = static_cast<size_t>(index);
-  return {spec_.format, spec_.layers[i].kv_heads, spec_.layers[i].head_dim, views_[i]};
+  const KvLayerSpec& layer = spec_.layers[i];
+  return {layer.k_format, layer.v_format, layer.kv_heads, layer.head_dim, views_[i]};
 }
 
 size_t KvCache::bytes_in_use() const {

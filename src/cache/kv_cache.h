@@ -16,11 +16,12 @@ struct KvLayerSpec {
   int kv_heads = 0;
   int head_dim = 0;
   int64_t window = 0;  // 0: every position is kept; else a query at p reads back to p - window + 1 at most
+  KvFormat k_format = KvFormat::kF16;
+  KvFormat v_format = KvFormat::kF16;
 };
 
 struct KvCacheSpec {
   std::vector<KvLayerSpec> layers;
-  KvFormat format = KvFormat::kF16;
   int64_t max_rows = 512;  // largest extend() of one sequence
 };
 

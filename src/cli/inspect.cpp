@@ -12,6 +12,7 @@
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "engine/prompt_format.h"
+#include "model/kv_choice.h"
 #include "model/weights.h"
 #include "tokenizer/tokenizer.h"
 
@@ -20,7 +21,7 @@ namespace {
 
 struct Flags {
   std::string model;
-  std::string kv = "f16";
+  KvFlags kv;
   bool all = false;
   bool tensors = false;
   bool json = false;
@@ -33,16 +34,24 @@ struct Facts {
   std::shared_ptr<const Tokenizer> tokenizer;  // null when the model has none
   std::string tokenizer_problem;               // why it is null
   std::vector<int> stop_ids;
-  KvFormat kv = KvFormat::kF16;
+  KvChoice kv;
 
   const ModelConfig& config() const { return checkpoint->config(); }
+  /// Of the keys and values that layer `index` reads.
+  KvFormats formats(int index) const {
+    const LayerPlan& layer = plan.layers[static_cast<size_t>(index)];
+    return layer_formats(kv, plan, plan.owners[static_cast<size_t>(layer.cache)]);
+  }
 };
 
 Facts gather(const Flags& flags) {
   Facts facts;
   facts.checkpoint = Checkpoint::open(resolve_model(flags.model));
   facts.plan = make_plan(facts.config());
-  facts.kv = flags.kv == "f32" ? KvFormat::kF32 : flags.kv == "bf16" ? KvFormat::kBF16 : KvFormat::kF16;
+  EngineOptions options;
+  options.kv = flags.kv.choice();
+  facts.kv = kv_choice_for(options, *facts.checkpoint);
+  check_layers(facts.kv, facts.plan);
   facts.stop_ids = facts.checkpoint->stop_ids();
   try {
     facts.tokenizer = Tokenizer::load(*facts.checkpoint);
@@ -115,6 +124,8 @@ Json layers_json(const Facts& facts) {
                       {"head_dim", plan.head_dim},
                       {"k_eq_v", plan.k_eq_v},
                       {"owns_kv", plan.owns_kv},
+                      {"k_format", kv_format_name(facts.formats(range.first).k)},
+                      {"v_format", kv_format_name(facts.formats(range.first).v)},
                       {"kv_layer", plan.cache},
                       {"mlp_width", plan.mlp_width},
                       {"experts", facts.config().experts}});
@@ -168,9 +179,7 @@ Json to_json(const Facts& facts) {
           {"bytes_per_token", bytes_per_token(checkpoint)},
           {"formats", formats},
           {"kv_cache",
-           {{"format", facts.kv == KvFormat::kF32    ? "f32"
-                       : facts.kv == KvFormat::kBF16 ? "bf16"
-                                                     : "f16"},
+           {{"format", kv_choice_name(facts.kv)},
             {"bytes_per_token",
              {{"full", kv_bytes_per_token(facts.plan, LayerKind::kFull, facts.kv)},
               {"sliding", kv_bytes_per_token(facts.plan, LayerKind::kSliding, facts.kv)}}},
@@ -290,7 +299,8 @@ void print(const Facts& facts, const Flags& flags) {
   line("read per token", format_bytes(bytes_per_token(checkpoint)));
   line("KV cache", fmt::format("{} a token in full layers, {} in sliding ones ({})",
                                format_bytes(kv_bytes_per_token(facts.plan, LayerKind::kFull, facts.kv)),
-                               format_bytes(kv_bytes_per_token(facts.plan, LayerKind::kSliding, facts.kv)), flags.kv));
+                               format_bytes(kv_bytes_per_token(facts.plan, LayerKind::kSliding, facts.kv)),
+                               kv_choice_name(facts.kv)));
   for (const int64_t tokens : contexts(c)) {
     line("", fmt::format("{:>9} at {} tokens", format_bytes(kv_bytes(facts.plan, c.window, tokens, facts.kv)), tokens));
   }
@@ -320,9 +330,7 @@ void add_inspect(CLI::App& app, Action& action) {
   add_model_argument(*verb, flags->model);
   verb->add_flag("--all", flags->all, "Each layer, also where neighbours are alike");
   verb->add_flag("--tensors", flags->tensors, "Each tensor, with its shape");
-  verb->add_option("--kv", flags->kv, "Format of cached keys and values to count with")
-      ->check(CLI::IsMember({"f32", "f16", "bf16"}))
-      ->capture_default_str();
+  add_kv_flags(*verb, flags->kv);
   verb->add_flag("--json", flags->json, "All of it as JSON");
   add_examples(*verb,
                "  carat inspect gemma3-270m\n"

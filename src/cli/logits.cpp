@@ -9,6 +9,7 @@
 #include "cli/options.h"
 #include "cli/verbs.h"
 #include "compute/cpu/cpu_device.h"
+#include "model/kv_choice.h"
 #include "model/model.h"
 
 namespace carat {
@@ -90,7 +91,7 @@ int run(const Flags& flags) {
   const std::shared_ptr<Device> device = make_cpu_device({.threads = options.threads, .precision = options.precision});
   Model model(Checkpoint::open(resolve_model(flags.model.model)), device, options.chunk);
   check(ids, model.config());
-  KvCache cache(*device, model.cache_spec(options.kv_format()));
+  KvCache cache(*device, model.cache_spec(kv_choice_for(options, model.checkpoint())));
   const int sequence = cache.add_sequence();
 
   PartialOutput output(flags.out);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "compute/device.h"
+#include "model/kv_choice.h"
 
 namespace carat {
 namespace {
@@ -80,18 +80,17 @@ uint64_t parameter_count(const std::vector<TensorInfo>& tensors) {
   return total;
 }
 
-size_t kv_bytes_per_token(const ModelPlan& plan, LayerKind kind, KvFormat format) {
+size_t kv_bytes_per_token(const ModelPlan& plan, LayerKind kind, const KvChoice& choice) {
   size_t bytes = 0;
-  for (const LayerPlan& layer : plan.layers) {
-    if (!layer.owns_kv || layer.kind != kind) continue;
-    bytes += 2 * static_cast<size_t>(layer.kv_heads) * static_cast<size_t>(layer.head_dim) * kv_element_bytes(format);
+  for (const int owner : plan.owners) {
+    if (plan.layers[static_cast<size_t>(owner)].kind == kind) bytes += kv_bytes_per_position(choice, plan, owner);
   }
   return bytes;
 }
 
-size_t kv_bytes(const ModelPlan& plan, int64_t window, int64_t tokens, KvFormat format) {
-  return kv_bytes_per_token(plan, LayerKind::kFull, format) * static_cast<size_t>(tokens) +
-         kv_bytes_per_token(plan, LayerKind::kSliding, format) * static_cast<size_t>(std::min(tokens, window));
+size_t kv_bytes(const ModelPlan& plan, int64_t window, int64_t tokens, const KvChoice& choice) {
+  return kv_bytes_per_token(plan, LayerKind::kFull, choice) * static_cast<size_t>(tokens) +
+         kv_bytes_per_token(plan, LayerKind::kSliding, choice) * static_cast<size_t>(std::min(tokens, window));
 }
 
 }  // namespace carat

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <random>
 
+#include "checkpoint/kv_config.h"
 #include "cli/terminal.h"
 
 namespace carat {
@@ -30,10 +31,32 @@ std::pair<int, float> parse_bias(const std::string& bias) {
 EngineOptions ModelFlags::engine_options() const {
   EngineOptions options{
       .threads = threads, .precision = precision == "exact" ? Precision::kExact : Precision::kFast, .chunk = chunk};
-  if (kv == "f32") options.kv = KvFormat::kF32;
-  if (kv == "f16") options.kv = KvFormat::kF16;
-  if (kv == "bf16") options.kv = KvFormat::kBF16;
+  options.kv = kv.choice();
   return options;
+}
+
+std::optional<KvChoice> KvFlags::choice() const {
+  if (!config.empty()) {
+    if (!all.empty() || !k.empty() || !v.empty()) {
+      throw UsageError("--kv-config says what every layer stores; it does not go together with --kv, --kv-k or --kv-v");
+    }
+    return read_kv_config(config);
+  }
+  if (all.empty() && k.empty() && v.empty()) return std::nullopt;
+  const auto parsed = [](const char* flag, const std::string& name, const auto& parse) {
+    try {
+      return parse(name);
+    } catch (const Error& error) {
+      throw UsageError(fmt::format("{}: {}", flag, error.what()));
+    }
+  };
+  KvChoice choice = KvFormat::kF16;
+  if (!all.empty()) choice = parsed("--kv", all, parse_kv_choice);
+  for (KvFormats* formats : {&choice.full, &choice.sliding}) {
+    if (!k.empty()) formats->k = parsed("--kv-k", k, parse_kv_format);
+    if (!v.empty()) formats->v = parsed("--kv-v", v, parse_kv_format);
+  }
+  return choice;
 }
 
 void add_model_argument(CLI::App& verb, std::string& model) {
@@ -51,11 +74,19 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags) {
   verb.add_option("--precision", flags.precision, "fast: integer dot products; exact: float32 throughout")
       ->check(CLI::IsMember({"fast", "exact"}))
       ->capture_default_str();
-  verb.add_option("--kv", flags.kv, "Format of cached keys and values (default: f16, and f32 with --precision exact)")
-      ->check(CLI::IsMember({"f32", "f16", "bf16"}));
+  add_kv_flags(verb, flags.kv);
   verb.add_option("--chunk", flags.chunk, "Prompt tokens per forward; changes memory and speed, never the result")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
+}
+
+void add_kv_flags(CLI::App& verb, KvFlags& flags) {
+  verb.add_option("--kv", flags.all,
+                  "Format of cached keys and values: f32, f16, bf16, q8, q4 (qB or qBgG), turbo:kAvB (default: the "
+                  "model's kv_config.json, else f16; f32 with --precision exact)");
+  verb.add_option("--kv-k", flags.k, "Format of keys, where it differs: f32, f16, bf16, q8, q4 …");
+  verb.add_option("--kv-v", flags.v, "Format of values, where it differs");
+  verb.add_option("--kv-config", flags.config, "A kv_config.json: bits and groups layer by layer");
 }
 
 void add_sampling_flags(CLI::App& verb, SamplingFlags& flags) {

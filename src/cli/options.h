@@ -20,18 +20,29 @@ class UsageError : public Error {
   using Error::Error;
 };
 
+/// --kv and its kin.
+struct KvFlags {
+  std::string all, k, v;  // names; empty where not given
+  std::string config;     // a kv_config.json
+
+  /// nullopt when nothing is asked for. Throws UsageError for what cannot be, Error for a file that cannot be read.
+  std::optional<KvChoice> choice() const;
+};
+
+void add_kv_flags(CLI::App& verb, KvFlags& flags);
+
 /// MODEL and how to run it.
 struct ModelFlags {
   std::string model;
   int threads = 0;
   std::string precision = "fast";
-  std::string kv;  // empty: by precision
+  KvFlags kv;
   int chunk = 512;
 
   EngineOptions engine_options() const;
 };
 
-/// Adds the positional MODEL and --threads, --precision, --kv, --chunk.
+/// Adds the positional MODEL and --threads, --precision, --kv and its kin, --chunk.
 void add_model_flags(CLI::App& verb, ModelFlags& flags);
 /// Adds MODEL alone.
 void add_model_argument(CLI::App& verb, std::string& model);

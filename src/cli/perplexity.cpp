@@ -12,6 +12,7 @@
 #include "cli/verbs.h"
 #include "compute/cpu/cpu_device.h"
 #include "engine/prompt_format.h"
+#include "model/kv_choice.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
 
@@ -50,7 +51,7 @@ int run(const Flags& flags) {
   // Windows of `window` tokens, each after a BOS of its own; every token of the text is predicted once.
   const auto stride = static_cast<size_t>(flags.window - 1);
   Progress progress("perplexity", ids.size(), ProgressUnit::kItems);
-  KvCache cache(*device, model.cache_spec(options.kv_format()));
+  KvCache cache(*device, model.cache_spec(kv_choice_for(options, model.checkpoint())));
   ForwardResult result;
   double total = 0.0;
   double squares = 0.0;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "model/kv_choice.h"
 
 namespace carat {
 namespace {
@@ -30,7 +31,8 @@ SpeedTest::SpeedTest(const std::filesystem::path& model, const EngineOptions& op
                      std::optional<Isa> isa)
     : workload_(workload),
       options_(options),
-      model_(Checkpoint::open(model), make_device(options, isa), options.chunk) {
+      model_(Checkpoint::open(model), make_device(options, isa), options.chunk),
+      kv_(kv_choice_for(options, model_.checkpoint())) {
   const int64_t longest = int64_t{workload.depth} + std::max(workload.prompt, workload.generate + 1);
   if (longest > model_.config().max_positions) {
     fail("the benchmark needs {} positions; the model's context is {}", longest, model_.config().max_positions);
@@ -40,13 +42,13 @@ SpeedTest::SpeedTest(const std::filesystem::path& model, const EngineOptions& op
 }
 
 void SpeedTest::warm_up() {
-  KvCache cache(model_.device(), model_.cache_spec(options_.kv_format()));
+  KvCache cache(model_.device(), model_.cache_spec(kv_));
   read(cache, cache.add_sequence(), 1);
   if (workload_.prompt > 0) prefill_once();
 }
 
 double SpeedTest::prefill_once() {
-  KvCache cache(model_.device(), model_.cache_spec(options_.kv_format()));
+  KvCache cache(model_.device(), model_.cache_spec(kv_));
   const int sequence = cache.add_sequence();
   fill(cache, sequence, workload_.depth);
   cache.reserve(sequence, int64_t{workload_.depth} + workload_.prompt);
@@ -56,7 +58,7 @@ double SpeedTest::prefill_once() {
 }
 
 double SpeedTest::decode_once() {
-  KvCache cache(model_.device(), model_.cache_spec(options_.kv_format()));
+  KvCache cache(model_.device(), model_.cache_spec(kv_));
   std::vector<int> sequences;
   for (int i = 0; i < workload_.batch; ++i) {
     sequences.push_back(cache.add_sequence());
@@ -80,7 +82,7 @@ double SpeedTest::decode_once() {
 }
 
 CostOptions SpeedTest::cost_options() const {
-  return {.kv = options_.kv_format(), .precision = options_.precision, .chunk = model_.max_rows()};
+  return {.kv = kv_, .precision = options_.precision, .chunk = model_.max_rows()};
 }
 
 StepCost SpeedTest::prefill_cost() const {

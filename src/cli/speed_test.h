@@ -38,6 +38,7 @@ class SpeedTest {
   StepCost decode_cost() const;
 
   const Model& model() const { return model_; }
+  const KvChoice& kv() const { return kv_; }
   int threads() const;
 
  private:
@@ -48,6 +49,7 @@ class SpeedTest {
   Workload workload_;
   EngineOptions options_;
   Model model_;
+  KvChoice kv_;
   Batch batch_;
   ForwardResult result_;
 };

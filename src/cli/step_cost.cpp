@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "compute/cpu/kernels.h"
+#include "model/kv_choice.h"
 
 namespace carat {
 namespace {
@@ -45,8 +46,8 @@ class Counter {
   /// `readings` times `keys` keys and values are read; `pairs` pairs of a query row and a key it sees are multiplied.
   void attention(const LayerPlan& layer, double pairs, double keys, double readings) {
     cost_.float_macs += 2.0 * model_.config().heads * layer.head_dim * pairs;
-    cost_.kv_bytes +=
-        2.0 * layer.kv_heads * layer.head_dim * static_cast<double>(kv_element_bytes(options_.kv)) * keys * readings;
+    const int owner = model_.plan().owners[static_cast<size_t>(layer.cache)];
+    cost_.kv_bytes += static_cast<double>(kv_bytes_per_position(options_.kv, model_.plan(), owner)) * keys * readings;
   }
 
   void head(double rows) { weight(model_.weights().head, rows, 1.0); }

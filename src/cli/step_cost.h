@@ -18,7 +18,7 @@ struct StepCost {
 };
 
 struct CostOptions {
-  KvFormat kv = KvFormat::kF16;
+  KvChoice kv;
   Precision precision = Precision::kFast;
   int64_t chunk = 512;  // prompt tokens that share one reading of the weights
 };

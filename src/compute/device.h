@@ -14,30 +14,39 @@
 #include <utility>
 
 #include "carat/options.h"
+#include "compute/kv_rows.h"
 #include "compute/rope.h"
 #include "quant/matrix.h"
 
 namespace carat {
 
-inline size_t kv_element_bytes(KvFormat format) {
-  return format == KvFormat::kF32 ? 4 : 2;
-}
-
 /// Keys and values are stored in blocks of this many positions, aligned to absolute positions.
 constexpr int64_t kKvBlock = 64;
 
 /// One sequence's storage in one layer. Position p lives in blocks[(p / kKvBlock) % ring], row p % kKvBlock. A block is
-/// [2 (K, V), kv_heads, kKvBlock, head_dim] in the layer's format.
+/// [kv_heads, kKvBlock] rows of keys and then as many rows of values, each as kv_rows.h has it.
 struct KvSequence {
   std::byte* const* blocks = nullptr;
   int64_t ring = INT64_MAX;  // blocks before the table wraps
 };
 
 struct KvLayer {
-  KvFormat format = KvFormat::kF16;
+  KvFormat k_format;
+  KvFormat v_format;
   int kv_heads = 0;
   int head_dim = 0;
   std::span<const KvSequence> sequences;  // indexed by TokenRow::sequence
+
+  size_t k_row_bytes() const { return kv_row_bytes(k_format, head_dim); }
+  size_t v_row_bytes() const { return kv_row_bytes(v_format, head_dim); }
+  /// Where in a block the key of a head at a position is, and where the value.
+  size_t k_offset(int kv_head, int64_t position) const {
+    return static_cast<size_t>(kv_head * kKvBlock + position % kKvBlock) * k_row_bytes();
+  }
+  size_t v_offset(int kv_head, int64_t position) const {
+    return static_cast<size_t>(kv_heads * kKvBlock) * k_row_bytes() +
+           static_cast<size_t>(kv_head * kKvBlock + position % kKvBlock) * v_row_bytes();
+  }
 };
 
 /// What attention needs to know of one row of a batch.

@@ -9,6 +9,7 @@
 #include "chat/chat.h"
 #include "compute/cpu/cpu_device.h"
 #include "engine/prompt_format.h"
+#include "model/kv_choice.h"
 #include "model/model.h"
 #include "sampling/sampling.h"
 #include "sampling/stop.h"
@@ -61,7 +62,7 @@ struct Engine::Impl {
         tokenizer(Tokenizer::load(*checkpoint)),
         device(make_cpu_device({.threads = options.threads, .precision = options.precision})),
         model(checkpoint, device, options.chunk),
-        cache(*device, model.cache_spec(options.kv_format())),
+        cache(*device, model.cache_spec(kv_choice_for(options, model.checkpoint()))),
         chat_format(chat_format_of(*checkpoint)),
         stop_ids(merged(checkpoint->stop_ids(), tokenizer->eos_ids())),
         sampler(merged(stop_ids, tokenizer->encode("\n"))),

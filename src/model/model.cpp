@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/kv_choice.h"
 
 namespace carat {
 namespace {
@@ -51,12 +52,17 @@ Model::Model(std::shared_ptr<const Checkpoint> checkpoint, std::shared_ptr<Devic
   device_->reserve(max_rows);
 }
 
-KvCacheSpec Model::cache_spec(KvFormat format) const {
-  KvCacheSpec spec{.layers = {}, .format = format, .max_rows = max_rows_};
+KvCacheSpec Model::cache_spec(const KvChoice& choice) const {
+  check_layers(choice, plan_);
+  KvCacheSpec spec{.layers = {}, .max_rows = max_rows_};
   for (const int owner : plan_.owners) {
     const LayerPlan& layer = plan_.layers[static_cast<size_t>(owner)];
-    spec.layers.push_back(
-        {layer.kv_heads, layer.head_dim, layer.kind == LayerKind::kSliding ? int64_t{config().window} : 0});
+    const KvFormats formats = layer_formats(choice, plan_, owner);
+    spec.layers.push_back({.kv_heads = layer.kv_heads,
+                           .head_dim = layer.head_dim,
+                           .window = layer.kind == LayerKind::kSliding ? int64_t{config().window} : 0,
+                           .k_format = formats.k,
+                           .v_format = formats.v});
   }
   return spec;
 }

@@ -28,8 +28,10 @@ class Model {
   Device& device() const { return *device_; }
   int64_t max_rows() const { return max_rows_; }
 
-  /// The cache layout of this model. `max_rows` of one sequence per forward, at most the model's.
-  KvCacheSpec cache_spec(KvFormat format) const;
+  /// The cache layout of this model, of max_rows() rows of one sequence per forward. Groups of coded formats are
+  /// narrowed where heads need it. Throws Error when a format cannot hold the heads of its layer, or when the choice
+  /// names a layer that the model lacks.
+  KvCacheSpec cache_spec(const KvChoice& choice) const;
 
   /// Computes the batch, appends its keys and values to `cache`, and leaves what was asked for in `result`. Throws
   /// Error before anything is changed when the batch is not valid: unknown tokens, rows of a sequence apart, too many

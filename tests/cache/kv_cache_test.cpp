@@ -17,7 +17,7 @@ class KvCacheTest : public testing::Test {
  protected:
   std::unique_ptr<Device> device_ = make_cpu_device({.threads = 1});
   // One growing layer, one ring.
-  KvCache cache_{*device_, {.layers = {{1, 16, 0}, {2, 32, kWindow}}, .format = KvFormat::kF16, .max_rows = kRows}};
+  KvCache cache_{*device_, {.layers = {{1, 16, 0}, {2, 32, kWindow}}, .max_rows = kRows}};
 
   std::byte* block_of(int layer, int sequence, int64_t position) const {
     const KvSequence& view = cache_.layer(layer).sequences[static_cast<size_t>(sequence)];

@@ -14,8 +14,6 @@
 namespace carat {
 namespace {
 
-constexpr KvFormat kFormats[] = {KvFormat::kF32, KvFormat::kF16, KvFormat::kBF16};
-
 /// Fills positions [begin, end) of a sequence with keys and values that depend on their address alone.
 void fill(TestCache& cache, int sequence, int64_t begin, int64_t end, uint64_t seed = 0) {
   for (int64_t p = begin; p < end; ++p) {
@@ -136,7 +134,7 @@ std::vector<size_t> all_rows(const Queries& queries) {
   return rows;
 }
 
-class Heads : public testing::TestWithParam<std::tuple<int, KvFormat>> {};
+class Heads : public testing::TestWithParam<std::tuple<int, KvFormats>> {};
 
 TEST_P(Heads, OfEverySizeAndSharing) {
   const auto [head_dim, format] = GetParam();
@@ -153,15 +151,19 @@ TEST_P(Heads, OfEverySizeAndSharing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Heads, testing::Combine(testing::Values(16, 32, 48, 64, 80, 96, 128, 256, 512), testing::ValuesIn(kFormats)),
-    [](const auto& info) {
-      return "dim" + std::to_string(std::get<0>(info.param)) + "_" + kv_format_name(std::get<1>(info.param));
-    });
+INSTANTIATE_TEST_SUITE_P(All, Heads,
+                         testing::Combine(testing::Values(16, 32, 48, 64, 80, 96, 128, 256, 512),
+                                          testing::ValuesIn(all_kv_formats())),
+                         [](const auto& info) {
+                           return "dim" + std::to_string(std::get<0>(info.param)) + "_" +
+                                  test_name(std::get<1>(info.param));
+                         });
 
-class Attention : public testing::TestWithParam<KvFormat> {};
-INSTANTIATE_TEST_SUITE_P(All, Attention, testing::ValuesIn(kFormats),
-                         [](const auto& info) { return std::string(kv_format_name(info.param)); });
+class Attention : public testing::TestWithParam<KvFormats> {};
+INSTANTIATE_TEST_SUITE_P(All, Attention, testing::ValuesIn(all_kv_formats()),
+                         [](const auto& info) { return test_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Rotated, Attention, testing::ValuesIn(rotated_kv_formats()),
+                         [](const auto& info) { return test_name(info.param); });
 
 // Everything outside [begin, end) is NaN, or not there at all: one read beyond the range poisons the result.
 TEST_P(Attention, RangesBeginAndEndAnywhere) {

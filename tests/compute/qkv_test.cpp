@@ -35,7 +35,7 @@ struct Case {
   int heads, kv_heads, head_dim, pairs;
 };
 
-class FinishQkv : public testing::TestWithParam<std::tuple<Case, KvFormat>> {};
+class FinishQkv : public testing::TestWithParam<std::tuple<Case, KvFormats>> {};
 
 TEST_P(FinishQkv, NormalisesRotatesAndWrites) {
   const auto [c, format] = GetParam();
@@ -171,7 +171,7 @@ INSTANTIATE_TEST_SUITE_P(All, FinishQkv,
                                           testing::Values(KvFormat::kF32, KvFormat::kF16, KvFormat::kBF16)),
                          [](const auto& info) {
                            return "dim" + std::to_string(std::get<0>(info.param).head_dim) + "_" +
-                                  kv_format_name(std::get<1>(info.param));
+                                  test_name(std::get<1>(info.param));
                          });
 
 // Layers that share another layer's keys and values have queries only.

@@ -1,12 +1,11 @@
-// A KV cache of a few sequences, every byte of which is NaN until it is set.
+// A KV cache of a few sequences. Until it is set, every float, scale and bias is NaN.
 #pragma once
 
-#include <cstring>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "base/half.h"
 #include "compute/device.h"
 
 namespace carat {
@@ -15,7 +14,13 @@ enum class CachePart { kKey = 0, kValue = 1 };
 
 class TestCache {
  public:
-  TestCache(KvFormat format, int kv_heads, int head_dim) : format_(format), kv_heads_(kv_heads), head_dim_(head_dim) {}
+  /// Groups are narrowed to the heads, as models do.
+  TestCache(const KvFormats& formats, int kv_heads, int head_dim) {
+    layer_.k_format = fit_kv_format(formats.k, head_dim);
+    layer_.v_format = fit_kv_format(formats.v, head_dim);
+    layer_.kv_heads = kv_heads;
+    layer_.head_dim = head_dim;
+  }
 
   /// A sequence that holds positions [begin, end) in a table without end. Blocks before `begin` are null: a sliding
   /// window has left them behind.
@@ -26,22 +31,19 @@ class TestCache {
   int add_ring(int64_t ring) { return add(0, ring, ring); }
 
   void set(int sequence, int64_t position, CachePart part, int kv_head, std::span<const float> values) {
-    std::byte* at = address(sequence, position, part, kv_head);
-    for (const float value : values) {
-      const uint16_t half = format_ == KvFormat::kF16 ? f32_to_f16(value) : f32_to_bf16(value);
-      std::memcpy(at, format_ == KvFormat::kF32 ? static_cast<const void*>(&value) : &half, kv_element_bytes(format_));
-      at += kv_element_bytes(format_);
-    }
+    store_kv_row(values, format(part), address(sequence, position, part, kv_head));
   }
 
+  /// What is stored: of rotated formats, the rotated values.
   std::vector<float> get(int sequence, int64_t position, CachePart part, int kv_head) const {
-    const std::byte* at = address(sequence, position, part, kv_head);
-    std::vector<float> values;
-    for (int d = 0; d < head_dim_; ++d) {
-      values.push_back(load(at));
-      at += kv_element_bytes(format_);
-    }
+    std::vector<float> values(static_cast<size_t>(head_dim()));
+    load_kv_row(address(sequence, position, part, kv_head), format(part), values);
     return values;
+  }
+
+  /// A row's bytes.
+  std::span<std::byte> row(int sequence, int64_t position, CachePart part, int kv_head) {
+    return {address(sequence, position, part, kv_head), kv_row_bytes(format(part), head_dim())};
   }
 
   /// Every byte of every block of a sequence.
@@ -54,15 +56,13 @@ class TestCache {
   }
 
   KvLayer layer() const {
-    KvLayer layer;
-    layer.format = format_;
-    layer.kv_heads = kv_heads_;
-    layer.head_dim = head_dim_;
+    KvLayer layer = layer_;
     layer.sequences = sequences_;
     return layer;
   }
-  int kv_heads() const { return kv_heads_; }
-  int head_dim() const { return head_dim_; }
+  KvFormat format(CachePart part) const { return part == CachePart::kKey ? layer_.k_format : layer_.v_format; }
+  int kv_heads() const { return layer_.kv_heads; }
+  int head_dim() const { return layer_.head_dim; }
 
  private:
   struct Storage {
@@ -70,23 +70,13 @@ class TestCache {
     std::vector<std::byte*> table;
   };
 
-  float load(const std::byte* at) const {
-    if (format_ == KvFormat::kF32) {
-      float value;
-      std::memcpy(&value, at, sizeof value);
-      return value;
-    }
-    uint16_t half;
-    std::memcpy(&half, at, sizeof half);
-    return format_ == KvFormat::kF16 ? f16_to_f32(half) : bf16_to_f32(half);
-  }
-
   int add(int64_t first, int64_t end, int64_t ring) {
     storage_.push_back(std::make_unique<Storage>());
     Storage& storage = *storage_.back();
-    const size_t block_bytes = static_cast<size_t>(2 * kv_heads_ * kKvBlock * head_dim_) * kv_element_bytes(format_);
+    const size_t block_bytes =
+        static_cast<size_t>(kv_heads() * kKvBlock) * (layer_.k_row_bytes() + layer_.v_row_bytes());
     for (int64_t block = 0; block < end; ++block) {
-      if (block >= first) storage.blocks.emplace_back(block_bytes, std::byte{0xff});  // NaN in all three formats
+      if (block >= first) storage.blocks.emplace_back(block_bytes, std::byte{0xff});  // NaN in all formats
       storage.table.push_back(block >= first ? storage.blocks.back().data() : nullptr);
     }
     sequences_.push_back({storage.table.data(), ring});
@@ -95,19 +85,41 @@ class TestCache {
 
   std::byte* address(int sequence, int64_t position, CachePart part, int kv_head) const {
     const KvSequence& s = sequences_[static_cast<size_t>(sequence)];
-    const int64_t in_block = position & (kKvBlock - 1);
-    const int64_t element = ((static_cast<int>(part) * kv_heads_ + kv_head) * kKvBlock + in_block) * head_dim_;
-    return s.blocks[position / kKvBlock % s.ring] + static_cast<size_t>(element) * kv_element_bytes(format_);
+    return s.blocks[position / kKvBlock % s.ring] +
+           (part == CachePart::kKey ? layer_.k_offset(kv_head, position) : layer_.v_offset(kv_head, position));
   }
 
-  KvFormat format_;
-  int kv_heads_, head_dim_;
+  KvLayer layer_;
   std::vector<std::unique_ptr<Storage>> storage_;
   std::vector<KvSequence> sequences_;
 };
 
-inline const char* kv_format_name(KvFormat format) {
-  return format == KvFormat::kF32 ? "f32" : format == KvFormat::kF16 ? "f16" : "bf16";
+/// Every kind of format, of every loader that attention has, alike and mixed.
+inline std::vector<KvFormats> all_kv_formats() {
+  return {KvFormat::kF32,
+          KvFormat::kF16,
+          KvFormat::kBF16,
+          KvFormat::affine(8),
+          KvFormat::affine(8, 32),
+          KvFormat::affine(4),
+          KvFormat::affine(2, 32),
+          KvFormat::affine(3),
+          KvFormat::affine(5, 32),
+          KvFormat::affine(6),
+          {KvFormat::affine(8), KvFormat::affine(4)},
+          {KvFormat::kBF16, KvFormat::affine(8)}};
+}
+/// Those with rotated values, for heads of 2^n numbers.
+inline std::vector<KvFormats> rotated_kv_formats() {
+  std::vector<KvFormats> formats = {{KvFormat::kF32, KvFormat::rotated(4)}};
+  for (const int bits : {2, 3, 4, 5, 8}) formats.emplace_back(KvFormat::affine(8, 32), KvFormat::rotated(bits));
+  return formats;
+}
+
+/// For the names of tests.
+inline std::string test_name(const KvFormats& formats) {
+  return formats.k == formats.v ? kv_format_name(formats.k)
+                                : kv_format_name(formats.k) + "_" + kv_format_name(formats.v);
 }
 
 }  // namespace carat

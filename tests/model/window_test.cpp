@@ -92,7 +92,7 @@ TEST(KvFormats, StayCloseToFloat32BeyondTheWindow) {
         const std::vector<float> got = test::logits_of(*model, tokens, {8}, bound.format);
         for (const float logit : got) ASSERT_TRUE(std::isfinite(logit));
         EXPECT_LE(test::compare(exact, got, model->config().vocab).mean_kl, bound.kl)
-            << variant << ", " << length << " tokens, format " << static_cast<int>(bound.format);
+            << variant << ", " << length << " tokens, format " << kv_format_name(bound.format);
       }
     }
   }

@@ -14,7 +14,7 @@ namespace carat::test {
 
 struct RunOptions {
   Precision precision = Precision::kExact;
-  KvFormat kv = KvFormat::kF32;
+  KvChoice kv = KvFormat::kF32;
   int threads = 1;
   std::optional<Isa> isa = std::nullopt;
   bool reference = false;  // the float64 backend
@@ -31,7 +31,7 @@ inline std::unique_ptr<Model> open_model(const std::filesystem::path& path, cons
 
 /// Logits of all positions [tokens, vocab], the prompt cut at the given chunk sizes (the last one repeats).
 inline std::vector<float> logits_of(Model& model, std::span<const int> tokens, std::vector<int64_t> chunks = {1 << 20},
-                                    KvFormat kv = KvFormat::kF32) {
+                                    const KvChoice& kv = KvFormat::kF32) {
   KvCache cache(model.device(), model.cache_spec(kv));
   const int sequence = cache.add_sequence();
   ForwardResult result;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -31,12 +32,22 @@ float* output_of(const AttentionArgs& args, int64_t first_row, int kv_head, int 
   return args.out + ((first_row + i / group) * args.heads + kv_head * group + i % group) * args.cache.head_dim;
 }
 
-/// out = running / sum.
-void normalise(const float* running, float sum, int head_dim, float* out) {
-  for (int d = 0; d < head_dim; ++d) out[d] = running[d] / sum;
-}
-
 }  // namespace
+
+CodedRows coded_rows(KvFormat format, int head_dim) {
+  CodedRows rows{.format = format, .row_bytes = static_cast<int64_t>(kv_row_bytes(format, head_dim))};
+  if (format.group == 0) return rows;
+  rows.code_bytes = int64_t{head_dim} * format.bits / 8;
+  rows.bits = format.bits;
+  rows.groups = head_dim / format.group;
+  rows.group_shift = std::countr_zero(unsigned{format.group});
+  rows.halves = format.kind == KvFormat::Kind::kAffine ? 2 * rows.groups : rows.groups;
+  rows.table = kv_codebook(format);
+  for (int lane = 0; lane < 16; ++lane) {
+    rows.shifts[lane] = lane < 8 ? format.bits * lane : format.bits * (lane - 8) + 8 * (4 - format.bits);
+  }
+  return rows;
+}
 
 CpuAttention::CpuAttention(ThreadPool& pool, const Kernels& kernels)
     : pool_(pool), kernels_(kernels), scratch_(static_cast<size_t>(pool.threads())) {}
@@ -59,20 +70,18 @@ void CpuAttention::finish_qkv(const QkvArgs& args) {
     }
     if (kv_heads == 0) return;
     const KvSequence& sequence = args.cache.sequences[static_cast<size_t>(token.sequence)];
-    const auto row_bytes = static_cast<int64_t>(kv_element_bytes(args.cache.format)) * head_dim;
-    std::byte* block =
-        sequence.blocks[(token.position / kKvBlock) % sequence.ring] + token.position % kKvBlock * row_bytes;
+    std::byte* block = sequence.blocks[(token.position / kKvBlock) % sequence.ring];
     for (int h = 0; h < kv_heads; ++h) {
       const float* k = args.k + (r * kv_heads + h) * head_dim;
       const float* v = args.v + (r * kv_heads + h) * head_dim;
       kernels_.rms_norm(k, args.k_norm.weight, args.k_norm.eps, head_dim, head);
       kernels_.rotate(head, cos, sin, head_dim, pairs);
-      kernels_.store_kv(head, head_dim, args.cache.format, block + h * kKvBlock * row_bytes);
+      kernels_.store_kv(head, head_dim, args.cache.k_format, block + args.cache.k_offset(h, token.position));
       if (args.v_norm) {
         kernels_.rms_norm(v, args.v_norm->weight, args.v_norm->eps, head_dim, head);
         v = head;
       }
-      kernels_.store_kv(v, head_dim, args.cache.format, block + (kv_heads + h) * kKvBlock * row_bytes);
+      kernels_.store_kv(v, head_dim, args.cache.v_format, block + args.cache.v_offset(h, token.position));
     }
   };
   if (args.rows * (args.heads + 2 * kv_heads) * head_dim < kParallelFloats) {
@@ -163,7 +172,8 @@ void CpuAttention::attend_task(const AttentionArgs& args, const Task& task, Scra
   std::array<float, kMaxQueries> segment_max;
   std::array<float, kMaxQueries> segment_sum;
   SegmentArgs segment{
-      .format = args.cache.format,
+      .k = coded_rows(args.cache.k_format, head_dim),
+      .v = coded_rows(args.cache.v_format, head_dim),
       .head_dim = head_dim,
       .kv_heads = kv_heads,
       .kv_head = task.kv_head,
@@ -211,9 +221,15 @@ void CpuAttention::attend_task(const AttentionArgs& args, const Task& task, Scra
     }
   }
   for (int i = 0; i < queries; ++i) {
-    normalise(running + static_cast<int64_t>(i) * head_dim, running_sum[static_cast<size_t>(i)], head_dim,
-              output_of(args, tile.first_row, task.kv_head, group, i));
+    finish(args, running + static_cast<int64_t>(i) * head_dim, running_sum[static_cast<size_t>(i)],
+           output_of(args, tile.first_row, task.kv_head, group, i));
   }
+}
+
+void CpuAttention::finish(const AttentionArgs& args, const float* running, float sum, float* out) const {
+  const int head_dim = args.cache.head_dim;
+  for (int d = 0; d < head_dim; ++d) out[d] = running[d] / sum;
+  if (args.cache.v_format.kind == KvFormat::Kind::kRotated) kernels_.rotate_kv(out, head_dim, true);
 }
 
 void CpuAttention::merge_partials(const AttentionArgs& args, const Tile& tile, int kv_head, int64_t result) {
@@ -230,7 +246,7 @@ void CpuAttention::merge_partials(const AttentionArgs& args, const Tile& tile, i
                              static_cast<int64_t>(i) * (head_dim + 2);
       kernels_.merge_segment(partial[head_dim], partial[head_dim + 1], partial, head_dim, &max, &sum, running);
     }
-    normalise(running, sum, head_dim, output_of(args, tile.first_row, kv_head, group, i));
+    finish(args, running, sum, output_of(args, tile.first_row, kv_head, group, i));
   }
 }
 

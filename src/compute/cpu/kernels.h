@@ -66,9 +66,24 @@ struct GemmShape {
   size_t tile_tail_bytes = 0;  // after all groups of a tile
 };
 
+/// How attention reads rows of keys or of values; what kv_rows.h says, worked out once.
+struct CodedRows {
+  KvFormat format;
+  int64_t row_bytes = 0;
+  // Of coded formats only:
+  int64_t code_bytes = 0;
+  int bits = 0;
+  int groups = 0;
+  int group_shift = 0;                  // log2 of the group
+  int halves = 0;                       // scales and biases of a row
+  const float* table = nullptr;         // kv_codebook
+  alignas(64) int32_t shifts[16] = {};  // where lanes' codes of up to 4 bits begin, see NibbleLoader
+};
+CodedRows coded_rows(KvFormat format, int head_dim);
+
 /// A block of queries of one kv head against the keys and values of one segment; see attention.inc.
 struct SegmentArgs {
-  KvFormat format = KvFormat::kF16;
+  CodedRows k, v;
   int head_dim = 0;
   int kv_heads = 0;
   int kv_head = 0;
@@ -104,8 +119,9 @@ struct Kernels {
   void (*axpby)(const float* x, float a, float b, int64_t n, float* y);
   /// Rotates pairs (i, i + head_dim / 2), i < pairs, in place.
   void (*rotate)(float* x, const float* cos, const float* sin, int head_dim, int pairs);
-  /// Stores n floats in a KV cache format.
+  /// store_kv_row and rotate_kv_head of kv_rows.h.
   void (*store_kv)(const float* x, int64_t n, KvFormat format, std::byte* out);
+  void (*rotate_kv)(float* x, int64_t n, bool back);
 
   /// Quantises one row of `cols` floats into row `row` of x (all strides from x).
   void (*quantize)(const float* values, int64_t cols, const QuantizedRows& x, int64_t row);

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "quant/matrix.h"
 
@@ -39,6 +40,7 @@ constexpr PanelOrder kPanelOrder = PanelOrder::kSteps;
 // Each file builds on those before it.
 // clang-format off
 #include "compute/cpu/common.inc"
+#include "compute/cpu/store_kv.inc"
 #include "compute/cpu/attention.inc"
 #include "compute/cpu/decode.inc"
 #include "compute/cpu/gather_avx512.inc"

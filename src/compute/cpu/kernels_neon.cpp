@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "quant/matrix.h"
 
@@ -46,6 +47,7 @@ constexpr int64_t kTileTokens = 12;
 // Each file builds on those before it.
 // clang-format off
 #include "compute/cpu/common.inc"
+#include "compute/cpu/store_kv.inc"
 #include "compute/cpu/attention.inc"
 #include "compute/cpu/decode.inc"
 #include "compute/cpu/readers_neon.inc"
@@ -62,6 +64,7 @@ Kernels make_table() {
   k.axpby = axpby;
   k.rotate = rotate;
   k.store_kv = store_kv;
+  k.rotate_kv = rotate_kv;
   k.quantize = quantize;
   k.integer_dot = integer_dot;
   k.gemm = {kPanelRows, kTileTokens, kPanelGroup, kTileGroup, kTileTail};

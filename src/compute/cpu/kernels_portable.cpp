@@ -2,6 +2,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "base/half.h"
 #include "compute/cpu/kernels.h"
@@ -32,6 +33,7 @@ constexpr int kValueVectors = 1;
 // Each file builds on those before it.
 // clang-format off
 #include "compute/cpu/common.inc"
+#include "compute/cpu/store_kv.inc"
 #include "compute/cpu/attention.inc"
 #include "compute/cpu/decode.inc"
 // clang-format on
@@ -94,6 +96,7 @@ const Kernels& portable_kernels() {
     k.axpby = portable::axpby;
     k.rotate = portable::rotate;
     k.store_kv = portable::store_kv;
+    k.rotate_kv = portable::rotate_kv;
     k.quantize = portable::quantize;
     k.integer_dot = portable::integer_dot;
     k.decode_rows = portable::decode_rows;

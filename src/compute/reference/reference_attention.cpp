@@ -1,12 +1,10 @@
 // Attention: what enters the cache, and what a query reads from it.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <numeric>
 #include <vector>
 
-#include "base/half.h"
 #include "compute/reference/reference_math.h"
 #include "compute/reference/reference_operations.h"
 
@@ -18,37 +16,35 @@ enum class Part { kKey = 0, kValue = 1 };
 /// Where one head's key or value at a position is stored.
 std::byte* cache_row(const KvLayer& cache, int sequence, int64_t position, Part part, int kv_head) {
   const KvSequence& storage = cache.sequences[static_cast<size_t>(sequence)];
-  std::byte* block = storage.blocks[(position / kKvBlock) % storage.ring];
-  const int64_t row = (static_cast<int64_t>(part) * cache.kv_heads + kv_head) * kKvBlock + position % kKvBlock;
-  return block + static_cast<size_t>(row * cache.head_dim) * kv_element_bytes(cache.format);
+  return storage.blocks[(position / kKvBlock) % storage.ring] +
+         (part == Part::kKey ? cache.k_offset(kv_head, position) : cache.v_offset(kv_head, position));
 }
 
 void write_cache(KvFormat format, std::span<const double> x, std::byte* row) {
-  for (const double value : x) {
-    const auto single = static_cast<float>(value);
-    const uint16_t half = format == KvFormat::kF16 ? f32_to_f16(single) : f32_to_bf16(single);
-    if (format == KvFormat::kF32) {
-      std::memcpy(row, &single, sizeof single);
-    } else {
-      std::memcpy(row, &half, sizeof half);
-    }
-    row += kv_element_bytes(format);
-  }
+  const std::vector<float> single(x.begin(), x.end());
+  store_kv_row(single, format, row);
 }
 
 void read_cache(KvFormat format, const std::byte* row, std::span<double> x) {
-  for (double& value : x) {
-    if (format == KvFormat::kF32) {
-      float single;
-      std::memcpy(&single, row, sizeof single);
-      value = single;
-    } else {
-      uint16_t half;
-      std::memcpy(&half, row, sizeof half);
-      value = format == KvFormat::kF16 ? f16_to_f32(half) : bf16_to_f32(half);
+  std::vector<float> single(x.size());
+  load_kv_row(row, format, single);
+  std::copy(single.begin(), single.end(), x.begin());
+}
+
+/// Undoes the rotation of values (kv_rows.h).
+void rotate_back(std::span<double> x) {
+  const float* signs = kv_signs();
+  for (size_t distance = 1; distance < x.size(); distance *= 2) {
+    for (size_t i = 0; i < x.size(); ++i) {
+      if ((i & distance) != 0) continue;
+      const double a = x[i];
+      const double b = x[i + distance];
+      x[i] = a + b;
+      x[i + distance] = a - b;
     }
-    row += kv_element_bytes(format);
   }
+  const double norm = 1 / std::sqrt(static_cast<double>(x.size()));
+  for (size_t i = 0; i < x.size(); ++i) x[i] *= norm * signs[i];
 }
 
 /// Rotates the pairs (i, i + head_dim / 2) by position * frequency(i).
@@ -70,7 +66,7 @@ std::vector<double> attend(std::span<const double> q, double scale, const KvLaye
   std::vector<double> key_or_value(q.size());
   std::vector<double> weights;
   for (int64_t p = token.key_begin; p < token.key_end; ++p) {
-    read_cache(cache.format, cache_row(cache, token.sequence, p, Part::kKey, kv_head), key_or_value);
+    read_cache(cache.k_format, cache_row(cache, token.sequence, p, Part::kKey, kv_head), key_or_value);
     weights.push_back(scale * std::inner_product(q.begin(), q.end(), key_or_value.begin(), 0.0));
   }
   const double largest = *std::max_element(weights.begin(), weights.end());
@@ -79,10 +75,11 @@ std::vector<double> attend(std::span<const double> q, double scale, const KvLaye
 
   std::vector<double> out(q.size());
   for (int64_t p = token.key_begin; p < token.key_end; ++p) {
-    read_cache(cache.format, cache_row(cache, token.sequence, p, Part::kValue, kv_head), key_or_value);
+    read_cache(cache.v_format, cache_row(cache, token.sequence, p, Part::kValue, kv_head), key_or_value);
     const double weight = weights[static_cast<size_t>(p - token.key_begin)] / sum;
     for (size_t d = 0; d < out.size(); ++d) out[d] += weight * key_or_value[d];
   }
+  if (cache.v_format.kind == KvFormat::Kind::kRotated) rotate_back(out);
   return out;
 }
 
@@ -107,8 +104,9 @@ void finish_qkv(const QkvArgs& args) {
     normalise(k[i], args.k_norm);
     rotate(k[i], *args.rope, token.position);
     if (args.v_norm) normalise(v[i], *args.v_norm);
-    write_cache(args.cache.format, k[i], cache_row(args.cache, token.sequence, token.position, Part::kKey, kv_head));
-    write_cache(args.cache.format, v[i], cache_row(args.cache, token.sequence, token.position, Part::kValue, kv_head));
+    write_cache(args.cache.k_format, k[i], cache_row(args.cache, token.sequence, token.position, Part::kKey, kv_head));
+    write_cache(args.cache.v_format, v[i],
+                cache_row(args.cache, token.sequence, token.position, Part::kValue, kv_head));
   }
 }
 

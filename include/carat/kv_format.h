@@ -1,0 +1,82 @@
+// Number formats of cached keys and values, and which layers use which.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace carat {
+
+/// How the keys, or the values, of one layer are stored (docs/kv-cache.md).
+struct KvFormat {
+  enum class Kind : uint8_t {
+    kFloat32,
+    kFloat16,
+    kBfloat16,
+    kAffine,   // codes of `bits` bits with a scale and a bias for each `group` of numbers
+    kRotated,  // values only: the head rotated, then codes of a codebook with a scale for each `group`
+  };
+  Kind kind = Kind::kFloat16;
+  uint8_t bits = 16;  // of a code
+  uint8_t group = 0;  // numbers that share a scale; 0 in the float formats
+
+  static const KvFormat kF32, kF16, kBF16;
+  /// bits 2, 3, 4, 5, 6 or 8; group 16, 32 or 64.
+  static constexpr KvFormat affine(int bits, int group = 64) {
+    return {Kind::kAffine, static_cast<uint8_t>(bits), static_cast<uint8_t>(group)};
+  }
+  /// bits 2, 3, 4, 5 or 8.
+  static constexpr KvFormat rotated(int bits, int group = 32) {
+    return {Kind::kRotated, static_cast<uint8_t>(bits), static_cast<uint8_t>(group)};
+  }
+
+  friend constexpr bool operator==(const KvFormat&, const KvFormat&) = default;
+};
+inline constexpr KvFormat KvFormat::kF32{Kind::kFloat32, 32, 0};
+inline constexpr KvFormat KvFormat::kF16{Kind::kFloat16, 16, 0};
+inline constexpr KvFormat KvFormat::kBF16{Kind::kBfloat16, 16, 0};
+
+/// "f16", "q8", "q4g32" (a group other than 64), "turbo3".
+std::string kv_format_name(KvFormat format);
+
+/// The formats of one layer.
+struct KvFormats {
+  KvFormat k, v;
+
+  KvFormats() = default;
+  KvFormats(KvFormat both) : k(both), v(both) {}
+  KvFormats(KvFormat k, KvFormat v) : k(k), v(v) {}
+  friend constexpr bool operator==(const KvFormats&, const KvFormats&) = default;
+};
+
+/// The formats of all layers that own keys and values.
+struct KvChoice {
+  KvFormats full;     // layers without a window
+  KvFormats sliding;  // layers with one
+  struct Layer {
+    int index = 0;  // of the layer in the model
+    KvFormats formats;
+    friend bool operator==(const Layer&, const Layer&) = default;
+  };
+  std::vector<Layer> layers;  // exceptions
+
+  KvChoice() = default;
+  KvChoice(KvFormat everywhere) : full(everywhere), sliding(everywhere) {}
+  KvChoice(KvFormats everywhere) : full(everywhere), sliding(everywhere) {}
+  KvChoice(KvFormats full, KvFormats sliding) : full(full), sliding(sliding) {}
+
+  KvFormats of(int layer, bool sliding_layer) const;
+  friend bool operator==(const KvChoice&, const KvChoice&) = default;
+};
+
+/// f32, f16, bf16, or qB or qBgG: affine codes of B (2-6, 8) bits in groups of G (32 or 64, the default). Throws Error.
+KvFormat parse_kv_format(std::string_view name);
+
+/// The same for all layers, or turbo:kAvB (turbo alone: k8v3), where layers without a window store keys of A bits in
+/// groups of 32 and rotated values of B bits, and others f16. Throws Error.
+KvChoice parse_kv_choice(std::string_view name);
+/// parse_kv_choice() of this gives the choice back when there are no exceptions: "q8", "k:q8 v:q4", "turbo:k8v3".
+std::string kv_choice_name(const KvChoice& choice);
+
+}  // namespace carat

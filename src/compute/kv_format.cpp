@@ -1,0 +1,102 @@
+#include "carat/kv_format.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "base/error.h"
+
+namespace carat {
+namespace {
+
+constexpr std::array kAffineBits = {2, 3, 4, 5, 6, 8};
+constexpr std::array kRotatedBits = {2, 3, 4, 5, 8};
+constexpr int kTurboGroup = 32;
+
+template <size_t N>
+std::optional<int> digit(char c, const std::array<int, N>& allowed) {
+  const int value = c - '0';
+  return std::find(allowed.begin(), allowed.end(), value) != allowed.end() ? std::optional(value) : std::nullopt;
+}
+
+std::optional<KvFormat> find_format(std::string_view name) {
+  if (name == "f32") return KvFormat::kF32;
+  if (name == "f16") return KvFormat::kF16;
+  if (name == "bf16") return KvFormat::kBF16;
+  if (name.size() < 2 || name[0] != 'q') return std::nullopt;
+  const std::optional<int> bits = digit(name[1], kAffineBits);
+  const std::string_view group = name.substr(2);
+  if (!bits || (!group.empty() && group != "g32" && group != "g64")) return std::nullopt;
+  return KvFormat::affine(*bits, group == "g32" ? 32 : 64);
+}
+
+}  // namespace
+
+std::string kv_format_name(KvFormat format) {
+  switch (format.kind) {
+    case KvFormat::Kind::kFloat32:
+      return "f32";
+    case KvFormat::Kind::kFloat16:
+      return "f16";
+    case KvFormat::Kind::kBfloat16:
+      return "bf16";
+    case KvFormat::Kind::kAffine:
+      return format.group == 64 ? fmt::format("q{}", format.bits) : fmt::format("q{}g{}", format.bits, format.group);
+    case KvFormat::Kind::kRotated:
+      return fmt::format("turbo{}", format.bits);
+  }
+  return "unknown";
+}
+
+KvFormats KvChoice::of(int layer, bool sliding_layer) const {
+  const auto exception = std::find_if(layers.begin(), layers.end(), [&](const Layer& l) { return l.index == layer; });
+  if (exception != layers.end()) return exception->formats;
+  return sliding_layer ? sliding : full;
+}
+
+KvFormat parse_kv_format(std::string_view name) {
+  if (const auto format = find_format(name)) return *format;
+  fail(
+      "\"{}\" is no format of keys and values; expected f32, f16, bf16, q8, q6, q5, q4, q3 or q2, or a q with its "
+      "group, such as q8g32",
+      name);
+}
+
+KvChoice parse_kv_choice(std::string_view name) {
+  if (name == "turbo") name = "turbo:k8v3";
+  constexpr std::string_view kTurbo = "turbo:";
+  if (name.starts_with(kTurbo)) {
+    const std::string_view widths = name.substr(kTurbo.size());
+    if (widths.size() == 4 && widths[0] == 'k' && widths[2] == 'v') {
+      const std::optional<int> k = digit(widths[1], kAffineBits);
+      const std::optional<int> v = digit(widths[3], kRotatedBits);
+      if (k && v) return {{KvFormat::affine(*k, kTurboGroup), KvFormat::rotated(*v, kTurboGroup)}, KvFormat::kF16};
+    }
+    fail(
+        "\"{}\" is no format of keys and values; expected turbo:kAvB with A one of 2, 3, 4, 5, 6, 8 and B one of 2, 3, "
+        "4, 5, 8, such as turbo:k8v3",
+        name);
+  }
+  if (const auto format = find_format(name)) return *format;
+  fail(
+      "\"{}\" is no format of keys and values; expected f32, f16, bf16, q8, q4, another qB or qBgG (2-6 or 8 bits, "
+      "groups of 32 or 64), or turbo:kAvB",
+      name);
+}
+
+std::string kv_choice_name(const KvChoice& choice) {
+  const auto pair = [](const KvFormats& f) {
+    if (f.k == f.v) return kv_format_name(f.k);
+    if (f.k.kind == KvFormat::Kind::kAffine && f.v.kind == KvFormat::Kind::kRotated) {
+      return fmt::format("turbo:k{}v{}", f.k.bits, f.v.bits);
+    }
+    return fmt::format("k:{} v:{}", kv_format_name(f.k), kv_format_name(f.v));
+  };
+  std::string name = pair(choice.full);
+  const bool turbo = choice.full.v.kind == KvFormat::Kind::kRotated && choice.sliding == KvFormats(KvFormat::kF16);
+  if (choice.sliding != choice.full && !turbo) name += fmt::format(", {} in sliding layers", pair(choice.sliding));
+  if (!choice.layers.empty()) name += fmt::format(", {} layers by themselves", choice.layers.size());
+  return name;
+}
+
+}  // namespace carat
