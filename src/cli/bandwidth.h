@@ -21,6 +21,6 @@ double measure_read_bandwidth(ThreadPool& pool, const Spans& spans);
 /// Where the weights lie that decoding streams (tables that are read by the row left out), up to `limit` bytes. Valid
 /// as long as the checkpoint. In a mapped file these are pages of 4 KiB, which are read more slowly than a large
 /// buffer.
-Spans streamed_weights(const Checkpoint& checkpoint, size_t limit = size_t{512} << 20);
+Spans streamed_weights(const Checkpoint& checkpoint, size_t limit = size_t{4} << 30);
 
 }  // namespace carat

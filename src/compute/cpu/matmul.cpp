@@ -1,5 +1,7 @@
 #include "compute/cpu/matmul.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 namespace carat {
@@ -12,8 +14,19 @@ constexpr int64_t kNarrowTokens = 4;
 // Weight bytes of a decode task: long streams, since every task begins with lines that nobody fetched ahead (48 KiB
 // tasks cost a quarter of the speed); the number of threads shortens them where they would not finish together.
 constexpr int64_t kTaskBytes = 1024 * 1024;
-// Decoded panels of a prefill task stay within a core's L2 cache beside the tiles that pass by.
-constexpr int64_t kPanelBytes = 320 * 1024;
+/// Bytes of decoded panels of a prefill task: they stay within a core's L2 cache beside the tiles that pass by, and the
+/// more of them there are, the less often the tiles must come from further away.
+int64_t panel_budget() {
+  static const int64_t bytes = [] {
+    long l2 = 0;
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+    l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    constexpr int64_t kLeast = 128 * 1024;
+    return l2 <= 0 ? 320 * 1024 : std::max<int64_t>(kLeast, l2 / 16 * 5);
+  }();
+  return bytes;
+}
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -144,7 +157,7 @@ void Matmul::run(Activations& x, std::span<const Product> products) {
     if (on_panels(p)) {
       const int64_t panel_rows = kernels_.gemm.panel_rows;
       const auto panel_bytes = static_cast<int64_t>(kernels_.gemm.panel_group_bytes) * x.q_.groups;
-      const int64_t panels = std::clamp<int64_t>(kPanelBytes / panel_bytes, 1, 8);
+      const int64_t panels = std::max<int64_t>(panel_budget() / panel_bytes, 1);
       const int64_t fair = ceil_div(ceil_div(p.w.rows, panel_rows), 6 * pool_.threads());  // at least 6 tasks a thread
       count = panel_rows * std::clamp<int64_t>(fair, 1, panels);
     } else {
