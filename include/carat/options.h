@@ -1,6 +1,7 @@
 // How a model is loaded and run.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -19,6 +20,9 @@ struct EngineOptions {
   /// Default: what kv_config.json in the model's directory says, else f16; f32 in exact mode.
   std::optional<KvChoice> kv = std::nullopt;
   int chunk = 512;  // prompt tokens per forward; results do not depend on it
+  /// Most bytes of keys and values kept of earlier prompts, for prompts that begin like them; 0 for none. Default: a
+  /// tenth of the memory, at most 1 GiB.
+  std::optional<size_t> prefix_cache_bytes = std::nullopt;
 };
 
 }  // namespace carat

@@ -33,15 +33,14 @@ bool PrefixTree::is_usable(const Node& node) const {
   return rings_.empty() || node.is_checkpoint;
 }
 
-PrefixTree::Path PrefixTree::find(std::string_view name_space, std::span<const int> prompt) const {
+PrefixTree::Path PrefixTree::find(std::string_view name_space, std::span<const int> tokens) const {
   Path path;
   const auto root = roots_.find(name_space);
   if (root == roots_.end()) return path;
   const Node* node = root->second.get();
   constexpr auto kBlock = static_cast<size_t>(kKvBlock);
-  // At least one token is left to compute, or nobody would know what comes next.
-  for (size_t at = 0; at + kBlock < prompt.size(); at += kBlock) {
-    const auto child = node->children.find(prompt.subspan(at, kBlock));
+  for (size_t at = 0; at + kBlock <= tokens.size(); at += kBlock) {
+    const auto child = node->children.find(tokens.subspan(at, kBlock));
     if (child == node->children.end()) break;
     node = child->second.get();
     path.nodes.push_back(child->second.get());
@@ -50,14 +49,30 @@ PrefixTree::Path PrefixTree::find(std::string_view name_space, std::span<const i
   return path;
 }
 
-int64_t PrefixTree::match_length(std::string_view name_space, std::span<const int> prompt) const {
-  return static_cast<int64_t>(find(name_space, prompt).usable) * kKvBlock;
+/// At least one token of a prompt is left to compute, or nobody would know what comes next.
+PrefixTree::Path PrefixTree::find_for(std::string_view name_space, std::span<const int> prompt) const {
+  return find(name_space, prompt.first(prompt.empty() ? 0 : prompt.size() - 1));
+}
+
+PrefixMatch PrefixTree::look_up(std::string_view name_space, std::span<const int> prompt) const {
+  const Path path = find_for(name_space, prompt);
+  return {.sequence = -1,
+          .length = static_cast<int64_t>(path.usable) * kKvBlock,
+          .known = static_cast<int64_t>(path.nodes.size()) * kKvBlock};
+}
+
+std::vector<PrefixCheckpoint> PrefixTree::checkpoints(std::string_view name_space, std::span<const int> tokens) const {
+  std::vector<PrefixCheckpoint> all;
+  for (const Node* node : find(name_space, tokens).nodes) {
+    if (node->is_checkpoint) all.push_back({node->depth * kKvBlock, node->ring_blocks});
+  }
+  return all;
 }
 
 PrefixMatch PrefixTree::match(std::string_view name_space, std::span<const int> prompt) {
   PrefixMatch match;
   if (max_bytes_ == 0) return match;
-  const Path path = find(name_space, prompt);
+  const Path path = find_for(name_space, prompt);
   match.known = static_cast<int64_t>(path.nodes.size()) * kKvBlock;
   if (path.usable == 0) {
     ++misses_;

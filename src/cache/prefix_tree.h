@@ -34,6 +34,12 @@ struct PrefixMatch {
   int64_t known = 0;
 };
 
+/// Of every ring the blocks that the row at `length` reads.
+struct PrefixCheckpoint {
+  int64_t length = 0;
+  std::vector<KvPlacedBlock> blocks;
+};
+
 /// A radix tree over blocks of kKvBlock tokens. A node stands for a prefix that ends at a block boundary and holds the
 /// prefix's last block of every growing layer. Where it is a checkpoint it also holds, of every sliding layer, the
 /// blocks that cover the window before the boundary. Only a prefix whose node is a checkpoint (any node, in a model
@@ -61,8 +67,11 @@ class PrefixTree {
   /// The longest prefix of `prompt` that can be used, at most prompt.size() - 1 tokens, as a new sequence.
   PrefixMatch match(std::string_view name_space, std::span<const int> prompt);
 
-  /// Length of the prefix that match() would return; counts nothing.
-  int64_t match_length(std::string_view name_space, std::span<const int> prompt) const;
+  /// The same without a sequence, and without being counted or remembered as a use.
+  PrefixMatch look_up(std::string_view name_space, std::span<const int> prompt) const;
+
+  /// The checkpoints of all prefixes of `tokens`, the shortest first.
+  std::vector<PrefixCheckpoint> checkpoints(std::string_view name_space, std::span<const int> tokens) const;
 
   /// Tokens between checkpoints of a long prompt, such that rings take no more bytes than growing layers; a multiple of
   /// kKvBlock. 0: checkpoints on the way are of no use (there are no rings), or never worth it (nothing grows).
@@ -89,7 +98,8 @@ class PrefixTree {
     size_t usable = 0;         // how many of them make the longest prefix that can be used
   };
 
-  Path find(std::string_view name_space, std::span<const int> prompt) const;
+  Path find(std::string_view name_space, std::span<const int> tokens) const;
+  Path find_for(std::string_view name_space, std::span<const int> prompt) const;
   bool is_usable(const Node& node) const;
   int64_t last_checkpoint(int sequence, int64_t length);
   Node& add_child(Node& parent, std::span<const int> tokens, int sequence);

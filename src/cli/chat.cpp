@@ -12,6 +12,7 @@
 #include "checkpoint/store.h"
 #include "cli/conversation.h"
 #include "cli/options.h"
+#include "cli/prompt_cache.h"
 #include "cli/settings.h"
 #include "cli/speech_output.h"
 #include "cli/terminal.h"
@@ -41,6 +42,8 @@ struct Flags {
   SamplingFlags sampling;
   std::string system;
   std::string load;
+  std::string prompt_cache;
+  std::optional<size_t> prefix_cache;
   int max_tokens = 4096;
   bool thinking = false;
   bool quiet = false;
@@ -116,6 +119,7 @@ class Chat {
   }
 
   const Engine& engine() const { return engine_; }
+  Engine& engine() { return engine_; }
 
  private:
   bool command(std::string_view text) {
@@ -309,15 +313,8 @@ LineReader::Outcome read_message(LineReader& reader, Message& message) {
   return LineReader::Outcome::kLine;
 }
 
-int run(const Flags& flags) {
-  flags.sampling.check();
-  LineReader reader(history_file());
-  Chat chat(flags, Engine::load(resolve_model(flags.model.model), flags.model.engine_options()), reader.interactive());
-  if (reader.interactive()) fmt::print("{}. /help lists the commands.\n", chat.engine().description());
-  if (reader.interactive() && !chat.engine().has_chat_template()) {
-    fmt::print("Its files ship no chat template: a pretrained model, which knows no turns?\n");
-  }
-  const CatchInterrupt catching(reader.interactive());
+/// Takes messages until they end. The exit status.
+int converse(Chat& chat, LineReader& reader) {
   int status = 0;
   while (true) {
     Message message;
@@ -336,6 +333,23 @@ int run(const Flags& flags) {
   return status;
 }
 
+int run(const Flags& flags) {
+  flags.sampling.check();
+  LineReader reader(history_file());
+  EngineOptions options = flags.model.engine_options();
+  options.prefix_cache_bytes = flags.prefix_cache;
+  Chat chat(flags, Engine::load(resolve_model(flags.model.model), options), reader.interactive());
+  const bool saves = load_prompt_cache(chat.engine(), flags.prompt_cache);
+  if (reader.interactive()) fmt::print("{}. /help lists the commands.\n", chat.engine().description());
+  if (reader.interactive() && !chat.engine().has_chat_template()) {
+    fmt::print("Its files ship no chat template: a pretrained model, which knows no turns?\n");
+  }
+  const CatchInterrupt catching(reader.interactive());
+  const int status = converse(chat, reader);
+  if (saves) chat.engine().save_prompt_cache(flags.prompt_cache);
+  return status;
+}
+
 }  // namespace
 
 void add_chat(CLI::App& app, Action& action) {
@@ -344,6 +358,11 @@ void add_chat(CLI::App& app, Action& action) {
   add_model_flags(*verb, flags->model);
   verb->add_option("--system", flags->system, "System message");
   verb->add_option("--load", flags->load, "Go on with a conversation that /save has written");
+  add_prompt_cache_flag(*verb, flags->prompt_cache);
+  verb->add_option("--prefix-cache", flags->prefix_cache,
+                   "Most bytes kept of earlier prompts, such as 512MB; 0 for none (default: a tenth of the memory, at "
+                   "most 1 GiB)")
+      ->transform(CLI::AsSizeValue(false));
   verb->add_flag("--thinking", flags->thinking, "Let the model think first (Gemma 4)");
   verb->add_option("--max-tokens", flags->max_tokens, "Most tokens of one answer")
       ->check(CLI::Range(1, 10000000))

@@ -9,6 +9,7 @@
 #include "chat/chat.h"
 #include "checkpoint/store.h"
 #include "cli/options.h"
+#include "cli/prompt_cache.h"
 #include "cli/speech_output.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
@@ -22,6 +23,7 @@ struct Flags {
   std::optional<std::string> prompt;
   std::string file;
   std::string system;
+  std::string prompt_cache;
   std::vector<std::string> stop;
   int max_tokens = 512;
   int logprobs = -1;
@@ -73,7 +75,10 @@ int run(const Flags& flags) {
   const std::string prompt = text_input(flags.prompt, flags.file, "the prompt");
   // With --raw an empty text is a beginning too: that of any text.
   if (prompt.find_first_not_of(" \t\r\n") == std::string::npos && !flags.raw) fail("the prompt is empty");
-  Engine engine = Engine::load(resolve_model(flags.model.model), flags.model.engine_options());
+  EngineOptions options = flags.model.engine_options();
+  if (flags.prompt_cache.empty()) options.prefix_cache_bytes = 0;  // there is no other prompt
+  Engine engine = Engine::load(resolve_model(flags.model.model), options);
+  const bool saves = load_prompt_cache(engine, flags.prompt_cache);
   GenerateRequest request;
   const std::string text = prompt_text(engine, flags, prompt);
   request.prompt = engine.encode(text);
@@ -105,6 +110,7 @@ int run(const Flags& flags) {
     return std::fflush(stdout) == 0;  // a reader that went away ends the work
   });
   if (!plain) speech.finish();
+  if (saves) engine.save_prompt_cache(flags.prompt_cache);
 
   const double decoded = static_cast<double>(result.tokens.size()) - 1;
   if (flags.json) {
@@ -114,6 +120,7 @@ int run(const Flags& flags) {
               {"finish_reason", finish_name(result.finish)},
               {"seed", request.sampling.seed},
               {"prompt_tokens", result.prompt_tokens},
+              {"reused_tokens", result.reused_tokens},
               {"generated_tokens", result.tokens.size()},
               {"prefill_seconds", result.prefill_seconds},
               {"decode_seconds", result.decode_seconds}};
@@ -128,8 +135,11 @@ int run(const Flags& flags) {
   std::fflush(stdout);  // before the statistics, where both go the same way
   if (!flags.quiet) {
     const bool length = finish_name(result.finish) == "length";
-    fmt::print(stderr, "[{} prompt tokens at {:.1f}/s, {} generated at {:.1f}/s, seed {}{}{}]\n", result.prompt_tokens,
-               static_cast<double>(result.prompt_tokens) / result.prefill_seconds, result.tokens.size(),
+    const int64_t computed = result.prompt_tokens - result.reused_tokens;
+    fmt::print(stderr, "[{} prompt tokens{} at {:.1f}/s, {} generated at {:.1f}/s, seed {}{}{}]\n",
+               result.prompt_tokens,
+               result.reused_tokens > 0 ? fmt::format(", {} of them cached, {}", result.reused_tokens, computed) : "",
+               static_cast<double>(computed) / result.prefill_seconds, result.tokens.size(),
                decoded > 0 ? decoded / result.decode_seconds : 0.0, request.sampling.seed,
                length ? fmt::format(", stopped at {} tokens", result.tokens.size()) : "",
                flags.raw || engine.has_chat_template() ? "" : "; a pretrained model? --raw continues a text");
@@ -146,6 +156,7 @@ void add_generate(CLI::App& app, Action& action) {
   verb->add_option("PROMPT", flags->prompt, "What to answer; read from standard input when left out");
   verb->add_option("--file", flags->file, "Read the prompt from a file");
   verb->add_option("--system", flags->system, "System message");
+  add_prompt_cache_flag(*verb, flags->prompt_cache);
   verb->add_flag("--raw", flags->raw, "Continue the text itself, without the chat format");
   verb->add_flag("--thinking", flags->thinking, "Let the model think first (Gemma 4)");
   verb->add_option("--max-tokens", flags->max_tokens, "Most tokens to generate")
@@ -162,6 +173,7 @@ void add_generate(CLI::App& app, Action& action) {
                "  carat generate gemma3-270m --raw \"Once upon a time\" --max-tokens 100 --temperature 0.8 --seed 7\n"
                "  carat generate MODEL \"Why is the sky blue?\"\n"
                "  cat notes.txt | carat generate MODEL --system \"Summarise what you are given.\"\n"
+               "  carat generate MODEL --file book.txt --prompt-cache book.cache\n"
                "  carat generate MODEL --json --logprobs 3 \"Name a colour.\"\n"
                "gemma3-270m is a pretrained model: it continues texts (--raw) and answers no questions.");
   verb->callback([flags, &action] { action = [flags] { return run(*flags); }; });

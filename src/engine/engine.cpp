@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "chat/chat.h"
 #include "compute/cpu/cpu_device.h"
+#include "engine/cached_sequence.h"
+#include "engine/model_identity.h"
 #include "engine/prompt_format.h"
 #include "model/kv_choice.h"
 #include "model/model.h"
@@ -66,32 +68,17 @@ struct Engine::Impl {
         chat_format(chat_format_of(*checkpoint)),
         stop_ids(merged(checkpoint->stop_ids(), tokenizer->eos_ids())),
         sampler(merged(stop_ids, tokenizer->encode("\n"))),
-        sequence(cache.add_sequence()) {}
-
-  /// Cuts the cached sequence to what `prompt` shares with it, leaving at least one token to compute.
-  int64_t reuse_prefix(const std::vector<int>& prompt) {
-    const auto shared =
-        std::mismatch(cached.begin(), cached.end(), prompt.begin(), prompt.end() - 1).first - cached.begin();
-    if (cache.can_trim(sequence, shared)) {
-      cache.trim(sequence, shared);
-      cached.resize(static_cast<size_t>(shared));
-      return shared;
-    }
-    cache.remove_sequence(sequence);
-    sequence = cache.add_sequence();
-    cached.clear();
-    return 0;
-  }
+        sequence(cache, options.prefix_cache_bytes.value_or(default_prefix_cache_bytes()), ""),
+        precision(options.precision) {}
 
   /// Appends tokens; leaves the logits after the last one in `result`.
   void append(std::span<const int> tokens, const std::function<void(int64_t, int64_t)>& on_progress) {
     for (size_t done = 0; done < tokens.size();) {
       const size_t count = std::min(tokens.size() - done, static_cast<size_t>(model.max_rows()));
       batch.rows.clear();
-      batch.add(sequence, tokens.subspan(done, count), done + count == tokens.size());
+      batch.add(sequence.id(), tokens.subspan(done, count), done + count == tokens.size());
       model.forward(batch, cache, result);
-      const auto computed = tokens.subspan(done, count);
-      cached.insert(cached.end(), computed.begin(), computed.end());
+      sequence.append(tokens.subspan(done, count));
       done += count;
       if (on_progress) on_progress(static_cast<int64_t>(done), static_cast<int64_t>(tokens.size()));
     }
@@ -105,8 +92,8 @@ struct Engine::Impl {
   ChatFormat chat_format;
   std::vector<int> stop_ids;  // sorted
   Sampler sampler;
-  int sequence;
-  std::vector<int> cached;  // tokens whose keys and values the sequence holds
+  CachedSequence sequence;
+  Precision precision;
   Batch batch;
   ForwardResult result;
 };
@@ -153,7 +140,7 @@ GenerateResult Engine::generate(const GenerateRequest& request, const std::funct
   GenerateResult result;
   result.prompt_tokens = prompt_tokens;
   const Clock::time_point start = Clock::now();
-  result.reused_tokens = e.reuse_prefix(request.prompt);
+  result.reused_tokens = e.sequence.begin(request.prompt);
   e.append(std::span(request.prompt).subspan(static_cast<size_t>(result.reused_tokens)), request.on_prefill);
   result.prefill_seconds = seconds_since(start);
 
@@ -162,7 +149,7 @@ GenerateResult Engine::generate(const GenerateRequest& request, const std::funct
   std::vector<int> history = request.prompt;
   const size_t most = history.size() + static_cast<size_t>(std::min(request.max_tokens, context_length()));
   history.reserve(most);
-  e.cached.reserve(most);
+  e.sequence.reserve(most);
   const Clock::time_point decode_start = Clock::now();
   result.finish = FinishReason::kMaxTokens;
   std::string shown;
@@ -203,6 +190,26 @@ GenerateResult Engine::generate(const GenerateRequest& request, const std::funct
   }
   result.decode_seconds = seconds_since(decode_start);
   return result;
+}
+
+void Engine::save_prompt_cache(const std::filesystem::path& file) {
+  if (impl_->sequence.tokens().empty()) return;
+  save_cache_file(file, impl_->cache, impl_->sequence.contents(), model_identity(*impl_->checkpoint, impl_->precision));
+}
+
+int64_t Engine::load_prompt_cache(const std::filesystem::path& file) {
+  CacheContents contents = load_cache_file(file, impl_->cache, model_identity(*impl_->checkpoint, impl_->precision));
+  const auto length = static_cast<int64_t>(contents.tokens.size());
+  if (length > context_length()) {
+    fail("{} holds {} tokens; the model's context is {}", file.string(), length, context_length());
+  }
+  impl_->sequence.restore(std::move(contents));
+  return length;
+}
+
+PrefixCacheStats Engine::prefix_cache() const {
+  const PrefixTreeStats s = impl_->sequence.stats();
+  return {s.entries, s.bytes, s.max_bytes, s.hits, s.misses, s.tokens_reused};
 }
 
 std::optional<int> Engine::token_id(std::string_view piece) const {
