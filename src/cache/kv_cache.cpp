@@ -11,6 +11,17 @@ int64_t blocks_of(int64_t positions) {
   return (positions + kKvBlock - 1) / kKvBlock;
 }
 
+size_t block_bytes_of(const KvLayerSpec& layer) {
+  return static_cast<size_t>(layer.kv_heads) * kKvBlock *
+         (kv_row_bytes(layer.k_format, layer.head_dim) + kv_row_bytes(layer.v_format, layer.head_dim));
+}
+
+/// Blocks of the layer's ring; 0 when it grows. The rows of one batch and the window before the first of them fit,
+/// wherever they lie against the block borders.
+int64_t ring_of(const KvLayerSpec& layer, int64_t max_rows) {
+  return layer.window > 0 ? blocks_of(layer.window - 1 + max_rows) + 1 : 0;
+}
+
 }  // namespace
 
 KvBlockRef::KvBlockRef(KvCache& cache, int layer, uint32_t id) : cache_(&cache), layer_(layer), id_(id) {
@@ -28,10 +39,8 @@ KvBlockRef::~KvBlockRef() {
 KvCache::KvCache(Device& device, KvCacheSpec spec) : device_(device), spec_(std::move(spec)) {
   for (const KvLayerSpec& layer : spec_.layers) {
     Pool pool;
-    pool.block_bytes = static_cast<size_t>(layer.kv_heads) * kKvBlock *
-                       (kv_row_bytes(layer.k_format, layer.head_dim) + kv_row_bytes(layer.v_format, layer.head_dim));
-    // The rows of one batch and the window before the first of them, wherever they lie against the block borders.
-    if (layer.window > 0) pool.ring = blocks_of(layer.window - 1 + spec_.max_rows) + 1;
+    pool.block_bytes = block_bytes_of(layer);
+    pool.ring = ring_of(layer, spec_.max_rows);
     pools_.push_back(std::move(pool));
   }
   views_.resize(spec_.layers.size());
@@ -321,6 +330,16 @@ size_t KvCache::bytes_for(int64_t length) const {
   for (const Pool& pool : pools_) {
     const int64_t blocks = blocks_of(length);
     bytes += pool.block_bytes * static_cast<size_t>(pool.ring > 0 ? std::min(blocks, pool.ring) : blocks);
+  }
+  return bytes;
+}
+
+size_t KvCache::bytes_taken(const KvCacheSpec& spec, int64_t length, int64_t sequences) {
+  size_t bytes = 0;
+  for (const KvLayerSpec& layer : spec.layers) {
+    const int64_t ring = ring_of(layer, spec.max_rows);
+    const int64_t blocks = sequences * (ring > 0 ? std::min(blocks_of(length), ring) : blocks_of(length));
+    bytes += static_cast<size_t>((blocks + kSlabBlocks - 1) / kSlabBlocks * kSlabBlocks) * block_bytes_of(layer);
   }
   return bytes;
 }

@@ -127,6 +127,8 @@ class KvCache {
   size_t bytes_in_use() const;
   /// Bytes that one sequence of `length` positions takes.
   size_t bytes_for(int64_t length) const;
+  /// Bytes that a cache takes from its device for that many sequences of `length` positions, none of them shared.
+  static size_t bytes_taken(const KvCacheSpec& spec, int64_t length, int64_t sequences);
 
  private:
   friend class KvBlockRef;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/progress.h"
 #include "carat/engine.h"
 #include "chat/chat.h"
@@ -123,7 +124,8 @@ int run(const Flags& flags) {
               {"reused_tokens", result.reused_tokens},
               {"generated_tokens", result.tokens.size()},
               {"prefill_seconds", result.prefill_seconds},
-              {"decode_seconds", result.decode_seconds}};
+              {"decode_seconds", result.decode_seconds},
+              {"peak_rss_bytes", peak_resident_memory()}};
     if (!speech.reasoning().empty()) json["reasoning"] = speech.reasoning();
     if (!plain && speech.message().contains("tool_calls")) json["tool_calls"] = speech.message()["tool_calls"];
     if (flags.logprobs >= 0) json["logprobs"] = logprobs;

@@ -65,6 +65,7 @@ int main(int argc, char** argv) {
   carat::add_ls(app, action);
   carat::add_rm(app, action);
   carat::add_inspect(app, action);
+  carat::add_fit(app, action);
   carat::add_tokenize(app, action);
   carat::add_render(app, action);
   carat::add_logits(app, action);

@@ -19,6 +19,7 @@ void add_get(CLI::App& app, Action& action);
 void add_ls(CLI::App& app, Action& action);
 void add_rm(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
+void add_fit(CLI::App& app, Action& action);
 void add_tokenize(CLI::App& app, Action& action);
 void add_render(CLI::App& app, Action& action);
 void add_logits(CLI::App& app, Action& action);

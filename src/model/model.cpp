@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "model/kv_choice.h"
+#include "model/cache_spec.h"
 
 namespace carat {
 namespace {
@@ -53,18 +53,7 @@ Model::Model(std::shared_ptr<const Checkpoint> checkpoint, std::shared_ptr<Devic
 }
 
 KvCacheSpec Model::cache_spec(const KvChoice& choice) const {
-  check_layers(choice, plan_);
-  KvCacheSpec spec{.layers = {}, .max_rows = max_rows_};
-  for (const int owner : plan_.owners) {
-    const LayerPlan& layer = plan_.layers[static_cast<size_t>(owner)];
-    const KvFormats formats = layer_formats(choice, plan_, owner);
-    spec.layers.push_back({.kv_heads = layer.kv_heads,
-                           .head_dim = layer.head_dim,
-                           .window = layer.kind == LayerKind::kSliding ? int64_t{config().window} : 0,
-                           .k_format = formats.k,
-                           .v_format = formats.v});
-  }
-  return spec;
+  return make_cache_spec(config(), plan_, choice, max_rows_);
 }
 
 size_t Model::bytes_per_token() const {

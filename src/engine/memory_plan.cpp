@@ -1,0 +1,125 @@
+#include "engine/memory_plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/cached_sequence.h"
+#include "model/cache_spec.h"
+#include "model/kv_choice.h"
+
+namespace carat {
+namespace {
+
+// Measured on x86-64 with glibc: `carat generate` on a model of a tenth of a megabyte.
+constexpr size_t kProcess = 8'000'000;
+// Of a vocabulary of Gemma's with its merges, in the tables that encode with it.
+constexpr size_t kTokenizerBytesPerPiece = 46;
+// The system maps the neighbours of a page that is touched, as far as they are cached.
+constexpr double kFaultAround = 65536.0;
+
+size_t product(int64_t a, int64_t b, size_t c = 1) {
+  return static_cast<size_t>(a) * static_cast<size_t>(b) * c;
+}
+
+/// Memory that `tokens` different rows of a table bring in, spread as evenly as a vocabulary's.
+size_t touched(const TensorInfo& table, int64_t tokens) {
+  const auto bytes = static_cast<double>(table.bytes);
+  const double row = bytes / static_cast<double>(std::max<int64_t>(1, table.shape.front()));
+  const double neighbourhoods = std::max(1.0, bytes / kFaultAround);
+  const double touches = static_cast<double>(tokens) * (1.0 + row / kFaultAround);
+  return static_cast<size_t>(bytes * -std::expm1(-touches / neighbourhoods));
+}
+
+/// The buffers of Model and of the CPU backend, for batches of `rows` rows.
+size_t activation_bytes(const ModelConfig& c, const ModelPlan& plan, int64_t rows, Precision precision) {
+  int64_t head_width = 0;
+  int64_t kv_width = 0;
+  int64_t mlp_width = 0;
+  for (const LayerPlan& layer : plan.layers) {
+    head_width = std::max(head_width, int64_t{c.heads} * layer.head_dim);
+    kv_width = std::max(kv_width, int64_t{layer.kv_heads} * layer.head_dim);
+    mlp_width = std::max(mlp_width, int64_t{layer.mlp_width});
+  }
+  const int64_t hidden = c.hidden;
+  const int64_t pli = int64_t{c.layer_count()} * c.pli_width;
+  // x, gathered, normed, projected; q, attended; k, v; activated; per-layer inputs of all rows and of the wanted ones.
+  size_t bytes = product(rows, 4 * hidden + 2 * head_width + 2 * kv_width + mlp_width + 2 * pli, sizeof(float));
+  if (c.has_moe()) {
+    const int64_t pairs = rows * c.experts_per_token;
+    bytes += product(rows, hidden + c.experts, sizeof(float)) + product(pairs, hidden + c.expert_width, sizeof(float));
+  }
+  // Activations as integers: two planes of bytes and one of 16 bits, sums of groups; tiles for the matrix kernels.
+  const int64_t widest = std::max({hidden, head_width, mlp_width});
+  if (precision == Precision::kFast) bytes += product(rows, widest, 4 + 4) + product(rows, widest / 32, 8);
+  // Logits on the device and for the caller; candidates of the sampler.
+  return bytes + product(c.vocab, 1, 2 * sizeof(float) + 8);
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const Checkpoint& checkpoint, const MemoryRequest& request) {
+  const ModelConfig& c = checkpoint.config();
+  const ModelPlan plan = make_plan(c);
+  MemoryPlan memory;
+  memory.mapped = checkpoint.bytes_on_disk();
+  size_t tensors = 0;
+  const int64_t tokens = std::min<int64_t>(request.context, c.vocab);
+  for (const TensorInfo& tensor : checkpoint.tensors()) {
+    tensors += tensor.bytes;
+    if (tensor.canonical.empty() || tensor.shape.empty()) continue;
+    const bool by_rows =
+        tensor.canonical == "embed_tokens_per_layer" || (tensor.canonical == "embed_tokens" && !c.tied_head);
+    (by_rows ? memory.rows : memory.weights) += by_rows ? touched(tensor, tokens) : tensor.bytes;
+  }
+  memory.headers = memory.mapped - std::min(memory.mapped, tensors);
+  memory.tokenizer = product(c.vocab, 1, kTokenizerBytesPerPiece);
+  const int64_t rows = std::min<int64_t>(request.options.chunk, std::max<int64_t>(request.context, 1));
+  memory.activations = activation_bytes(c, plan, rows, request.options.precision);
+  const KvCacheSpec spec = make_cache_spec(c, plan, kv_choice_for(request.options, checkpoint), request.options.chunk);
+  memory.kv_per_sequence = KvCache::bytes_taken(spec, request.context, 1);
+  memory.kv = KvCache::bytes_taken(spec, request.context, request.sequences);
+  for (const KvLayerSpec& layer : spec.layers) {
+    if (layer.window > 0) continue;
+    memory.kv_per_token += static_cast<size_t>(layer.kv_heads) * (kv_row_bytes(layer.k_format, layer.head_dim) +
+                                                                  kv_row_bytes(layer.v_format, layer.head_dim));
+  }
+  memory.prefix_cache = request.options.prefix_cache_bytes.value_or(default_prefix_cache_bytes());
+  memory.process = kProcess;
+  return memory;
+}
+
+namespace {
+
+/// The largest value in [0, most] for which `fits` holds, given that it holds up to some value.
+template <typename Fits>
+int64_t largest(int64_t most, const Fits& fits) {
+  int64_t low = 0;
+  while (low < most) {
+    const int64_t middle = low + (most - low + 1) / 2;
+    if (fits(middle)) {
+      low = middle;
+    } else {
+      most = middle - 1;
+    }
+  }
+  return low;
+}
+
+}  // namespace
+
+int64_t longest_context(const Checkpoint& checkpoint, MemoryRequest request, size_t memory) {
+  return largest(checkpoint.config().max_positions, [&](int64_t context) {
+    request.context = context;
+    return plan_memory(checkpoint, request).peak() <= memory;
+  });
+}
+
+int64_t most_sequences(const Checkpoint& checkpoint, MemoryRequest request, size_t memory) {
+  constexpr int64_t kMost = 65536;
+  return largest(kMost, [&](int64_t sequences) {
+    request.sequences = sequences;
+    return plan_memory(checkpoint, request).peak() <= memory;
+  });
+}
+
+}  // namespace carat
