@@ -23,7 +23,7 @@ struct KvFormat {
 
   static const KvFormat kF32, kF16, kBF16;
   /// bits 2, 3, 4, 5, 6 or 8; group 16, 32 or 64.
-  static constexpr KvFormat affine(int bits, int group = 64) {
+  static constexpr KvFormat affine(int bits, int group = 32) {
     return {Kind::kAffine, static_cast<uint8_t>(bits), static_cast<uint8_t>(group)};
   }
   /// bits 2, 3, 4, 5 or 8.
@@ -37,7 +37,7 @@ inline constexpr KvFormat KvFormat::kF32{Kind::kFloat32, 32, 0};
 inline constexpr KvFormat KvFormat::kF16{Kind::kFloat16, 16, 0};
 inline constexpr KvFormat KvFormat::kBF16{Kind::kBfloat16, 16, 0};
 
-/// "f16", "q8", "q4g32" (a group other than 64), "turbo3".
+/// "f16", "q8", "q4g64" (a group other than 32), "turbo3".
 std::string kv_format_name(KvFormat format);
 
 /// The formats of one layer.
@@ -70,7 +70,8 @@ struct KvChoice {
   friend bool operator==(const KvChoice&, const KvChoice&) = default;
 };
 
-/// f32, f16, bf16, or qB or qBgG: affine codes of B (2-6, 8) bits in groups of G (32 or 64, the default). Throws Error.
+/// f32, f16, bf16, or qB or qBgG: affine codes of B (2-6, 8) bits in groups of G (16, 64, or 32, the default). Throws
+/// Error.
 KvFormat parse_kv_format(std::string_view name);
 
 /// The same for all layers, or turbo:kAvB (turbo alone: k8v3), where layers without a window store keys of A bits in

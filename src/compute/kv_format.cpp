@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::array kAffineBits = {2, 3, 4, 5, 6, 8};
 constexpr std::array kRotatedBits = {2, 3, 4, 5, 8};
-constexpr int kTurboGroup = 32;
 
 template <size_t N>
 std::optional<int> digit(char c, const std::array<int, N>& allowed) {
@@ -26,8 +25,8 @@ std::optional<KvFormat> find_format(std::string_view name) {
   if (name.size() < 2 || name[0] != 'q') return std::nullopt;
   const std::optional<int> bits = digit(name[1], kAffineBits);
   const std::string_view group = name.substr(2);
-  if (!bits || (!group.empty() && group != "g32" && group != "g64")) return std::nullopt;
-  return KvFormat::affine(*bits, group == "g32" ? 32 : 64);
+  if (!bits || (!group.empty() && group != "g16" && group != "g32" && group != "g64")) return std::nullopt;
+  return KvFormat::affine(*bits, group == "g16" ? 16 : group == "g64" ? 64 : 32);
 }
 
 }  // namespace
@@ -41,7 +40,7 @@ std::string kv_format_name(KvFormat format) {
     case KvFormat::Kind::kBfloat16:
       return "bf16";
     case KvFormat::Kind::kAffine:
-      return format.group == 64 ? fmt::format("q{}", format.bits) : fmt::format("q{}g{}", format.bits, format.group);
+      return format.group == 32 ? fmt::format("q{}", format.bits) : fmt::format("q{}g{}", format.bits, format.group);
     case KvFormat::Kind::kRotated:
       return fmt::format("turbo{}", format.bits);
   }
@@ -58,7 +57,7 @@ KvFormat parse_kv_format(std::string_view name) {
   if (const auto format = find_format(name)) return *format;
   fail(
       "\"{}\" is no format of keys and values; expected f32, f16, bf16, q8, q6, q5, q4, q3 or q2, or a q with its "
-      "group, such as q8g32",
+      "group, such as q8g64",
       name);
 }
 
@@ -70,7 +69,7 @@ KvChoice parse_kv_choice(std::string_view name) {
     if (widths.size() == 4 && widths[0] == 'k' && widths[2] == 'v') {
       const std::optional<int> k = digit(widths[1], kAffineBits);
       const std::optional<int> v = digit(widths[3], kRotatedBits);
-      if (k && v) return {{KvFormat::affine(*k, kTurboGroup), KvFormat::rotated(*v, kTurboGroup)}, KvFormat::kF16};
+      if (k && v) return {{KvFormat::affine(*k), KvFormat::rotated(*v)}, KvFormat::kF16};
     }
     fail(
         "\"{}\" is no format of keys and values; expected turbo:kAvB with A one of 2, 3, 4, 5, 6, 8 and B one of 2, 3, "
@@ -80,7 +79,7 @@ KvChoice parse_kv_choice(std::string_view name) {
   if (const auto format = find_format(name)) return *format;
   fail(
       "\"{}\" is no format of keys and values; expected f32, f16, bf16, q8, q4, another qB or qBgG (2-6 or 8 bits, "
-      "groups of 32 or 64), or turbo:kAvB",
+      "groups of 16, 32 or 64), or turbo:kAvB",
       name);
 }
 

@@ -36,8 +36,9 @@ struct Case {
 };
 
 class FinishQkv : public testing::TestWithParam<std::tuple<Case, KvFormats>> {};
+class FinishQkvOfFloats : public testing::TestWithParam<std::tuple<Case, KvFormat>> {};
 
-TEST_P(FinishQkv, NormalisesRotatesAndWrites) {
+TEST_P(FinishQkvOfFloats, NormalisesRotatesAndWrites) {
   const auto [c, format] = GetParam();
   RopeTable rope(c.head_dim, c.pairs, 1e4, 1);
   rope.reserve(1000);
@@ -117,8 +118,46 @@ TEST_P(FinishQkv, NormalisesRotatesAndWrites) {
   }
 }
 
+// What a coded cache receives is what store_kv_row makes of the floats that a float32 cache receives.
+TEST_P(FinishQkv, StoresWhatTheDefinitionSays) {
+  const auto [c, formats] = GetParam();
+  RopeTable rope(c.head_dim, c.pairs, 1e4, 1);
+  rope.reserve(200);
+  const TestNorm k_norm(c.head_dim, 32);
+  const std::vector<TokenRow> tokens = {{0, 3, 0, 4}, {0, 64, 0, 65}, {0, 127, 0, 128}};
+  const auto size = tokens.size() * static_cast<size_t>(c.kv_heads * c.head_dim);
+  const std::vector<float> k = random_floats(size, 33, 5), v = random_floats(size, 34, 5);
+  for (TestDevice& test : all_devices(Precision::kFast)) {
+    SCOPED_TRACE(test.name);
+    TestCache coded(formats, c.kv_heads, c.head_dim), plain(KvFormat::kF32, c.kv_heads, c.head_dim);
+    for (TestCache* cache : {&coded, &plain}) {
+      cache->add_sequence(0, 128);
+      QkvArgs args;
+      args.rows = static_cast<int64_t>(tokens.size());
+      args.k = k.data();
+      args.v = v.data();
+      args.k_norm = k_norm;
+      args.v_norm = Norm{nullptr, 1e-6f};
+      args.rope = &rope;
+      args.tokens = tokens;
+      args.cache = cache->layer();
+      test.device->finish_qkv(args);
+    }
+    TestCache expected(formats, c.kv_heads, c.head_dim);
+    expected.add_sequence(0, 128);
+    for (const TokenRow& token : tokens) {
+      for (int h = 0; h < c.kv_heads; ++h) {
+        for (const CachePart part : {CachePart::kKey, CachePart::kValue}) {
+          expected.set(0, token.position, part, h, plain.get(0, token.position, part, h));
+        }
+      }
+    }
+    EXPECT_EQ(coded.bytes(0), expected.bytes(0));  // and everything else is as it was
+  }
+}
+
 TEST_P(FinishQkv, SameBitsInEveryBatch) {
-  const auto [c, format] = GetParam();
+  const auto [c, formats] = GetParam();
   RopeTable rope(c.head_dim, c.pairs, 1e6, 1);
   constexpr int kRows = 70;
   rope.reserve(kRows);
@@ -135,7 +174,7 @@ TEST_P(FinishQkv, SameBitsInEveryBatch) {
     for (const int threads : {1, 2, 3}) {
       const TestDevice test = cpu_device(isa, Precision::kFast, threads);
       for (const int count : {1, 3, 16, kRows}) {
-        TestCache cache(format, c.kv_heads, c.head_dim);
+        TestCache cache(formats, c.kv_heads, c.head_dim);
         cache.add_sequence(0, kRows);
         std::vector<float> out = q;
         for (int row = 0; row < kRows; row += count) {
@@ -164,15 +203,25 @@ TEST_P(FinishQkv, SameBitsInEveryBatch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FinishQkv,
-                         testing::Combine(testing::Values(Case{1, 1, 16, 8}, Case{4, 2, 64, 32}, Case{3, 1, 48, 6},
-                                                          Case{2, 1, 96, 48}, Case{8, 4, 128, 64}, Case{4, 1, 256, 128},
-                                                          Case{8, 1, 512, 64}),
+std::vector<Case> cases() {
+  return {{1, 1, 16, 8},   {4, 2, 64, 32},   {3, 1, 48, 6},  {2, 1, 96, 48},
+          {8, 4, 128, 64}, {4, 1, 256, 128}, {8, 1, 512, 64}};
+}
+template <typename Info>
+std::string case_name(const Info& info) {
+  return "dim" + std::to_string(std::get<0>(info.param).head_dim) + "_" + test_name(std::get<1>(info.param));
+}
+INSTANTIATE_TEST_SUITE_P(All, FinishQkvOfFloats,
+                         testing::Combine(testing::ValuesIn(cases()),
                                           testing::Values(KvFormat::kF32, KvFormat::kF16, KvFormat::kBF16)),
-                         [](const auto& info) {
-                           return "dim" + std::to_string(std::get<0>(info.param).head_dim) + "_" +
-                                  test_name(std::get<1>(info.param));
-                         });
+                         [](const auto& info) { return case_name(info); });
+INSTANTIATE_TEST_SUITE_P(All, FinishQkv,
+                         testing::Combine(testing::ValuesIn(cases()), testing::ValuesIn(all_kv_formats())),
+                         [](const auto& info) { return case_name(info); });
+INSTANTIATE_TEST_SUITE_P(Rotated, FinishQkv,
+                         testing::Combine(testing::Values(Case{1, 1, 16, 8}, Case{4, 2, 64, 32}, Case{8, 1, 512, 64}),
+                                          testing::ValuesIn(rotated_kv_formats())),
+                         [](const auto& info) { return case_name(info); });
 
 // Layers that share another layer's keys and values have queries only.
 TEST(FinishQkvOfSharers, LeavesTheCacheAlone) {
