@@ -15,7 +15,7 @@ using test::RunOptions;
 struct Case {
   std::string model;
   Precision precision;
-  KvFormat kv;
+  KvChoice kv;
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
@@ -28,6 +28,13 @@ std::vector<Case> cases() {
                             "e4b/q4g64", "moe26/q4g64", "moe26w/bf16-mlx", "gemma3/q4g64", "untied/q4g64"}) {
     all.push_back({model, Precision::kFast, KvFormat::kF16});
   }
+  // Sharers read what their donors store: of e2b the last four layers.
+  for (const char* kv : {"q8", "q4", "turbo:k8v3", "turbo:k5v8"}) {
+    all.push_back({"e2b/q4g64", Precision::kFast, parse_kv_choice(kv)});
+  }
+  KvChoice mixed = KvFormats(KvFormat::kBF16, KvFormat::affine(6));
+  mixed.layers = {{0, KvFormat::affine(4, 64)}, {3, {KvFormat::affine(8), KvFormat::rotated(2)}}};
+  all.push_back({"dense31/q4g64", Precision::kFast, mixed});
   all.push_back({"e2b/q4g64", Precision::kExact, KvFormat::kF32});
   all.push_back({"moe26/q4g64", Precision::kExact, KvFormat::kBF16});
   return all;
@@ -181,7 +188,8 @@ TEST_P(SameBits, AfterTrimming) {
 }
 
 std::string test_name(const testing::TestParamInfo<Case>& info) {
-  std::string name = info.param.model + (info.param.precision == Precision::kExact ? "_exact" : "_fast");
+  std::string name = info.param.model + (info.param.precision == Precision::kExact ? "_exact_" : "_fast_") +
+                     kv_choice_name(info.param.kv);
   for (char& c : name) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
   }

@@ -41,8 +41,9 @@ class WideWindow : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  std::vector<float> last_logits(Model& model, std::span<const int> tokens, const std::vector<int64_t>& chunks) {
-    KvCache cache(model.device(), model.cache_spec(KvFormat::kF16));
+  std::vector<float> last_logits(Model& model, std::span<const int> tokens, const std::vector<int64_t>& chunks,
+                                 const KvChoice& kv = KvFormat::kF16) {
+    KvCache cache(model.device(), model.cache_spec(kv));
     const int sequence = cache.add_sequence();
     ForwardResult result;
     for (size_t done = 0, i = 0; done < tokens.size(); ++i) {
@@ -75,10 +76,28 @@ TEST_F(WideWindow, ChunksDoNotShowAroundTheWindow) {
   EXPECT_EQ(last_logits(*model, prompt, {1}), last_logits(*model, prompt, {2048}));
 }
 
+TEST_F(WideWindow, ChunksDoNotShowInCodedFormatsEither) {
+  const auto model = test::open_model(directory_, {.precision = Precision::kFast, .max_rows = 2048});
+  std::mt19937 random(3);
+  std::vector<int> tokens{2};
+  while (tokens.size() < 2049) tokens.push_back(static_cast<int>(random() % 512));
+  for (const char* name : {"q8", "q4", "turbo:k8v3"}) {
+    const KvChoice kv = parse_kv_choice(name);
+    for (const size_t length : kLengths) {
+      const std::span<const int> prompt = std::span(tokens).first(length);
+      const std::vector<float> reference = last_logits(*model, prompt, {2048, 1}, kv);
+      for (const float logit : reference) ASSERT_TRUE(std::isfinite(logit));
+      EXPECT_EQ(last_logits(*model, prompt, {1, 300, 2, 700, 5}, kv), reference) << name << ", " << length << " tokens";
+    }
+    const std::span<const int> prompt = std::span(tokens).first(1025);
+    EXPECT_EQ(last_logits(*model, prompt, {512, 1}, kv), last_logits(*model, prompt, {2048}, kv)) << name;
+  }
+}
+
 // Every KV format x both layer kinds x shared and unshared layers, around and beyond the window (16).
 TEST(KvFormats, StayCloseToFloat32BeyondTheWindow) {
   struct Bound {
-    KvFormat format;
+    const char* kv;
     double kl;
   };
   for (const char* variant : {"e2b/bf16-hf", "dense31/bf16-hf"}) {
@@ -88,11 +107,13 @@ TEST(KvFormats, StayCloseToFloat32BeyondTheWindow) {
       std::vector<int> tokens{2};
       while (tokens.size() < length) tokens.push_back(static_cast<int>(random() % 512));
       const std::vector<float> exact = test::logits_of(*model, tokens, {8}, KvFormat::kF32);
-      for (const Bound& bound : {Bound{KvFormat::kF16, 5e-5}, Bound{KvFormat::kBF16, 2e-3}}) {
-        const std::vector<float> got = test::logits_of(*model, tokens, {8}, bound.format);
+      for (const Bound& bound : {Bound{"f16", 5e-5}, Bound{"bf16", 2e-3}, Bound{"q8", 3e-2}, Bound{"q6", 0.3},
+                                 Bound{"turbo:k8v8", 3e-2}, Bound{"turbo:k8v4", 5e-2}, Bound{"turbo:k8v3", 0.1}}) {
+        const std::vector<float> got = test::logits_of(*model, tokens, {8}, parse_kv_choice(bound.kv));
         for (const float logit : got) ASSERT_TRUE(std::isfinite(logit));
         EXPECT_LE(test::compare(exact, got, model->config().vocab).mean_kl, bound.kl)
-            << variant << ", " << length << " tokens, format " << kv_format_name(bound.format);
+            << variant << ", " << length << " tokens, " << bound.kv << ": "
+            << test::compare(exact, got, model->config().vocab).mean_kl;
       }
     }
   }
