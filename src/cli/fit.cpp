@@ -89,7 +89,7 @@ void line(std::string_view name, size_t bytes, const std::string& remark) {
 void print(const Flags& flags, const Facts& facts) {
   const MemoryPlan& p = facts.plan;
   line("weights", p.weights, fmt::format("read for every token, of {} mapped", format_bytes(p.mapped)));
-  if (p.rows > 0) line("table rows", p.rows, fmt::format("what {} different tokens touch of tables", facts.context));
+  if (p.rows > 0) line("table rows", p.rows, fmt::format("what a text of {} tokens touches of tables", facts.context));
   line("headers", p.headers, "names, shapes and vocabulary in the files");
   line("tokenizer", p.tokenizer, "");
   line("activations", p.activations,

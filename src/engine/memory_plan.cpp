@@ -10,8 +10,8 @@
 namespace carat {
 namespace {
 
-// Measured on x86-64 with glibc: `carat generate` on a model of a tenth of a megabyte.
-constexpr size_t kProcess = 8'000'000;
+// Measured on x86-64 with glibc: `carat generate` on a model of a tenth of a megabyte, less what the plan counts.
+constexpr size_t kProcess = 14'400'000;
 // Of a vocabulary of Gemma's with its merges, in the tables that encode with it.
 constexpr size_t kTokenizerBytesPerPiece = 46;
 // The system maps the neighbours of a page that is touched, as far as they are cached.
@@ -19,6 +19,12 @@ constexpr double kFaultAround = 65536.0;
 
 size_t product(int64_t a, int64_t b, size_t c = 1) {
   return static_cast<size_t>(a) * static_cast<size_t>(b) * c;
+}
+
+/// Different tokens in a text of `length`, as English and Markdown have them (Heaps' law).
+int64_t different_tokens(int64_t length, int64_t vocab) {
+  const auto law = static_cast<int64_t>(6.0 * std::pow(static_cast<double>(length), 0.62));
+  return std::min({length, law, vocab});
 }
 
 /// Memory that `tokens` different rows of a table bring in, spread as evenly as a vocabulary's.
@@ -30,20 +36,23 @@ size_t touched(const TensorInfo& table, int64_t tokens) {
   return static_cast<size_t>(bytes * -std::expm1(-touches / neighbourhoods));
 }
 
-/// The buffers of Model and of the CPU backend, for batches of `rows` rows.
+/// The buffers of Model and of the CPU backend, as far as prompts read in batches of `rows` rows touch them: behind the
+/// last layer that owns keys and values only the row that wants logits goes on.
 size_t activation_bytes(const ModelConfig& c, const ModelPlan& plan, int64_t rows, Precision precision) {
   int64_t head_width = 0;
   int64_t kv_width = 0;
   int64_t mlp_width = 0;
-  for (const LayerPlan& layer : plan.layers) {
-    head_width = std::max(head_width, int64_t{c.heads} * layer.head_dim);
+  for (int i = 0; i <= plan.last_owner; ++i) {
+    const LayerPlan& layer = plan.layers[static_cast<size_t>(i)];
     kv_width = std::max(kv_width, int64_t{layer.kv_heads} * layer.head_dim);
+    if (i == plan.last_owner) continue;
+    head_width = std::max(head_width, int64_t{c.heads} * layer.head_dim);
     mlp_width = std::max(mlp_width, int64_t{layer.mlp_width});
   }
   const int64_t hidden = c.hidden;
-  const int64_t pli = int64_t{c.layer_count()} * c.pli_width;
-  // x, gathered, normed, projected; q, attended; k, v; activated; per-layer inputs of all rows and of the wanted ones.
-  size_t bytes = product(rows, 4 * hidden + 2 * head_width + 2 * kv_width + mlp_width + 2 * pli, sizeof(float));
+  const int64_t pli = int64_t{plan.last_owner} * c.pli_width;
+  // x, gathered, normed, projected; q, attended; k, v; activated; per-layer inputs.
+  size_t bytes = product(rows, 4 * hidden + 2 * head_width + 2 * kv_width + mlp_width + pli, sizeof(float));
   if (c.has_moe()) {
     const int64_t pairs = rows * c.experts_per_token;
     bytes += product(rows, hidden + c.experts, sizeof(float)) + product(pairs, hidden + c.expert_width, sizeof(float));
@@ -63,7 +72,7 @@ MemoryPlan plan_memory(const Checkpoint& checkpoint, const MemoryRequest& reques
   MemoryPlan memory;
   memory.mapped = checkpoint.bytes_on_disk();
   size_t tensors = 0;
-  const int64_t tokens = std::min<int64_t>(request.context, c.vocab);
+  const int64_t tokens = different_tokens(request.context, c.vocab);
   for (const TensorInfo& tensor : checkpoint.tensors()) {
     tensors += tensor.bytes;
     if (tensor.canonical.empty() || tensor.shape.empty()) continue;

@@ -1,0 +1,82 @@
+// The plan of a model's memory against what a cache really takes.
+#include "engine/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "compute/cpu/cpu_device.h"
+#include "model/model.h"
+
+namespace carat {
+namespace {
+
+std::filesystem::path golden(const std::string& name) {
+  return std::filesystem::path(CARAT_TEST_DATA) / "goldens" / "models" / name;
+}
+
+class MemoryPlanTest : public testing::TestWithParam<const char*> {
+ protected:
+  std::shared_ptr<const Checkpoint> checkpoint_ = Checkpoint::open(golden(GetParam()));
+};
+
+TEST_P(MemoryPlanTest, KeysAndValuesTakeWhatIsPlanned) {
+  for (const KvChoice& kv : {KvChoice(KvFormat::kF16), KvChoice(KvFormat::kF32), KvChoice(KvFormat::affine(8, 16))}) {
+    for (const int chunk : {16, 200}) {
+      for (const int64_t length : {1, 64, 65, 300, 700}) {
+        for (const int sequences : {1, 3}) {
+          Model model(checkpoint_, make_cpu_device({.threads = 1}), chunk);
+          KvCache cache(model.device(), model.cache_spec(kv));
+          for (int s = 0; s < sequences; ++s) {
+            const int id = cache.add_sequence();
+            for (int64_t done = 0; done < length; done += chunk) {
+              cache.extend(id, std::min<int64_t>(chunk, length - done));
+            }
+          }
+          EngineOptions options{.kv = kv, .chunk = chunk};
+          const MemoryPlan plan = plan_memory(*checkpoint_, {length, sequences, options});
+          EXPECT_EQ(plan.kv, cache.bytes()) << length << " tokens, " << sequences << " sequences";
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MemoryPlanTest, ATokenMoreCostsWhatIsPlanned) {
+  const EngineOptions options{.chunk = 64};
+  // Far apart, so that neither blocks nor slabs show.
+  const MemoryPlan a = plan_memory(*checkpoint_, {6400, 1, options});
+  const MemoryPlan b = plan_memory(*checkpoint_, {6400 + 64 * 400, 1, options});
+  EXPECT_EQ(b.kv_per_sequence - a.kv_per_sequence, 64 * 400 * a.kv_per_token);
+}
+
+TEST_P(MemoryPlanTest, WhatFitsIsTheMostThatFits) {
+  const EngineOptions options{.prefix_cache_bytes = 0};
+  const MemoryRequest request{1000, 2, options};
+  const size_t memory = plan_memory(*checkpoint_, request).peak() + 1'000'000;
+  const auto peak = [&](int64_t context, int64_t sequences) {
+    return plan_memory(*checkpoint_, {context, sequences, options}).peak();
+  };
+  const int64_t context = longest_context(*checkpoint_, request, memory);
+  EXPECT_GE(context, 1000);
+  EXPECT_LE(peak(context, 2), memory);
+  if (context < checkpoint_->config().max_positions) {
+    EXPECT_GT(peak(context + 1, 2), memory);
+  }
+  const int64_t sequences = most_sequences(*checkpoint_, request, memory);
+  EXPECT_GE(sequences, 2);
+  EXPECT_LE(peak(1000, sequences), memory);
+  EXPECT_GT(peak(1000, sequences + 1), memory);
+  EXPECT_EQ(longest_context(*checkpoint_, request, 1000), 0);
+  EXPECT_EQ(most_sequences(*checkpoint_, request, 1000), 0);
+  EXPECT_EQ(longest_context(*checkpoint_, request, SIZE_MAX), checkpoint_->config().max_positions);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, MemoryPlanTest, testing::Values("dense31/q4g64", "e2b/q4g64", "moe26/q4g64"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '/', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace carat
