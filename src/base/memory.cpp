@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <string>
+#include <string_view>
 
 namespace carat {
 
@@ -19,6 +21,12 @@ size_t usable_memory() {
 }
 
 size_t peak_resident_memory() {
+  // Not getrusage: its maximum counts what the parent had when it forked.
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    constexpr std::string_view kName = "VmHWM:";
+    if (line.starts_with(kName)) return std::stoull(line.substr(kName.size())) * 1024;
+  }
   struct rusage usage {};
   ::getrusage(RUSAGE_SELF, &usage);
   return static_cast<size_t>(usage.ru_maxrss) * 1024;
