@@ -23,7 +23,8 @@ ggml_type cache_type(const std::string& name) {
   if (name == "f16") return GGML_TYPE_F16;
   if (name == "f32") return GGML_TYPE_F32;
   if (name == "q8_0") return GGML_TYPE_Q8_0;
-  throw std::runtime_error("cache type " + name + "; expected f16, f32 or q8_0");
+  if (name == "q4_0") return GGML_TYPE_Q4_0;
+  throw std::runtime_error("cache type " + name + "; expected f16, f32, q8_0 or q4_0");
 }
 
 void log_errors_only(ggml_log_level level, const char* text, void*) {

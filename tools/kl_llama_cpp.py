@@ -27,7 +27,7 @@ def main():
     parser.add_argument("--source", default=os.environ.get("LLAMA_CPP"))
     parser.add_argument("--build", default=os.environ.get("LLAMA_CPP_BUILD"))
     parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--cache", default="f16", choices=("f16", "f32", "q8_0"))
+    parser.add_argument("--cache", default="f16", choices=("f16", "f32", "q8_0", "q4_0"))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     args = parser.parse_args()
     if not args.source or not args.build:

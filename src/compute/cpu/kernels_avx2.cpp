@@ -36,9 +36,9 @@ inline int to_int(float v) {
 
 constexpr int kDotRows = 2;
 constexpr int kDotTokens = 2;
-constexpr int kScoreQueries = 2;
-constexpr int kScoreKeys = 2;
-constexpr int kValueVectors = 2;
+constexpr int kScoreQueries = 4;
+constexpr int kScoreKeys = 1;
+constexpr int kValueVectors = 1;
 constexpr int64_t kPanelRows = 16;
 constexpr int64_t kTileTokens = 6;
 enum class PanelOrder { kSteps, kPairs, kRows };
