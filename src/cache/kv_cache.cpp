@@ -76,16 +76,14 @@ int KvCache::add_sequence() {
 }
 
 int KvCache::fork(int id) {
-  sequence(id);  // throws for an unknown sequence
+  Sequence copy = sequence(id);
   const int added = add_sequence();
-  const Sequence& from = sequence(id);
-  Sequence& to = sequence(added);
-  to = from;
   for (size_t i = 0; i < pools_.size(); ++i) {
-    for (const uint32_t block : to.tables[i].ids) {
+    for (const uint32_t block : copy.tables[i].ids) {
       if (block != kNone) retain(pools_[i], block);
     }
   }
+  sequence(added) = std::move(copy);
   refresh_views(added);
   return added;
 }

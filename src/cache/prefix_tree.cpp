@@ -117,6 +117,7 @@ void PrefixTree::insert(std::string_view name_space, int sequence, std::span<con
   if (length > cache_.length(sequence)) {
     fail("a prefix of {} tokens is longer than its sequence of {} positions", length, cache_.length(sequence));
   }
+  if (max_bytes_ == 0) return;
   const int64_t boundary = last_checkpoint(sequence, length);
   // What could not stay would only drive out the rest.
   if (boundary == 0 || path_bytes(boundary) > max_bytes_) return;

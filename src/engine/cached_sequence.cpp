@@ -27,6 +27,7 @@ int64_t CachedSequence::begin(std::span<const int> prompt) {
   if (shared >= in_tree.length && cache_.can_trim(id_, shared)) {
     cache_.trim(id_, shared);
     tokens_.resize(static_cast<size_t>(shared));
+    if (leaving) tree_.insert(name_space_, id_, tokens_);  // others may branch here, too
     return shared;
   }
   const PrefixMatch match = tree_.match(name_space_, prompt);

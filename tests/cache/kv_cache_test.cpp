@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <set>
 
 #include "base/error.h"
@@ -85,6 +86,64 @@ TEST_F(KvCacheTest, RemovedSequencesGiveTheirBlocksBack) {
   grow(b, 400);
   EXPECT_EQ(cache_.bytes(), bytes);
   EXPECT_LE(cache_.bytes_for(400), bytes);
+}
+
+TEST_F(KvCacheTest, ForksCostNothingUntilOneWrites) {
+  const int a = cache_.add_sequence();
+  grow(a, 150);
+  const size_t before = cache_.bytes_in_use();
+  const int b = cache_.fork(a);
+  EXPECT_EQ(cache_.bytes_in_use(), before);
+  for (int layer = 0; layer < 2; ++layer) EXPECT_EQ(block_of(layer, a, 149), block_of(layer, b, 149));
+  std::memset(block_of(0, a, 149), 7, cache_.block_bytes(0));
+  cache_.extend(b, 1);  // into the half-filled last block
+  EXPECT_EQ(cache_.bytes_in_use(), before + cache_.block_bytes(0) + cache_.block_bytes(1));
+  EXPECT_NE(block_of(0, a, 149), block_of(0, b, 149));
+  EXPECT_EQ(block_of(0, a, 100), block_of(0, b, 100));
+  EXPECT_EQ(std::memcmp(block_of(0, a, 149), block_of(0, b, 149), cache_.block_bytes(0)), 0);
+  std::byte* const kept = block_of(0, a, 149);
+  cache_.extend(a, 1);  // nobody else holds it any more
+  EXPECT_EQ(block_of(0, a, 149), kept);
+  cache_.remove_sequence(a);
+  EXPECT_EQ(cache_.bytes_in_use(), cache_.bytes_for(151));
+  cache_.remove_sequence(b);
+  EXPECT_EQ(cache_.bytes_in_use(), 0u);
+}
+
+// At the end of a block nothing has to be copied: a ring leaves a block that others hold, and takes another.
+TEST_F(KvCacheTest, ReferencesKeepWhatARingWouldOverwrite) {
+  const int id = cache_.add_sequence();
+  grow(id, 128);
+  std::memset(block_of(1, id, 64), 9, cache_.block_bytes(1));
+  const KvBlockRef held = cache_.block(id, 1, 1);
+  ASSERT_TRUE(held);
+  grow(id, 1000);
+  EXPECT_FALSE(cache_.block(id, 1, 1));  // the ring has moved on
+  EXPECT_FALSE(cache_.block(id, 1, 99));
+  std::vector<std::byte> content(cache_.block_bytes(1));
+  cache_.download(held, content.data());
+  EXPECT_EQ(content, std::vector<std::byte>(content.size(), std::byte{9}));
+}
+
+TEST_F(KvCacheTest, RefusesSequencesThatLackBlocks) {
+  const int id = cache_.add_sequence();
+  grow(id, 300);
+  std::vector<KvPlacedBlock> blocks;
+  for (int layer = 0; layer < 2; ++layer) {
+    for (int64_t b = cache_.first_block(layer, 300); b < 5; ++b) blocks.push_back({b, cache_.block(id, layer, b)});
+  }
+  const int whole = cache_.add_sequence(300, blocks);
+  EXPECT_EQ(cache_.length(whole), 300);
+  const size_t in_use = cache_.bytes_in_use();
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    std::vector<KvPlacedBlock> some = blocks;
+    some.erase(some.begin() + static_cast<std::ptrdiff_t>(i));
+    EXPECT_THROW(cache_.add_sequence(300, some), Error) << i;
+  }
+  EXPECT_THROW(cache_.add_sequence(200, blocks), Error);  // a block beyond the end
+  EXPECT_THROW(cache_.add_sequence(400, blocks), Error);
+  EXPECT_THROW(cache_.add_sequence(-1, {}), Error);
+  EXPECT_EQ(cache_.bytes_in_use(), in_use);  // what was refused holds nothing
 }
 
 TEST_F(KvCacheTest, RefusesWhatItWasNotMadeFor) {
