@@ -71,6 +71,7 @@ int main(int argc, char** argv) {
   carat::add_logits(app, action);
   carat::add_perplexity(app, action);
   carat::add_bench(app, action);
+  carat::add_kv_calibrate(app, action);
   if (argc < 2) {
     std::fputs(app.help().c_str(), stderr);
     return 2;

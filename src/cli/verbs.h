@@ -25,5 +25,6 @@ void add_render(CLI::App& app, Action& action);
 void add_logits(CLI::App& app, Action& action);
 void add_perplexity(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
+void add_kv_calibrate(CLI::App& app, Action& action);
 
 }  // namespace carat
