@@ -11,7 +11,7 @@ namespace carat {
 
 enum class Precision : uint8_t {
   kExact,  // float32 activations against dequantised weights
-  kFast,   // activations of quantised weights as 16-bit integers per group of 32; integer dot products
+  kFast,   // activations of quantised weights as 16-bit integers, one scale a row; integer dot products
 };
 
 struct EngineOptions {
