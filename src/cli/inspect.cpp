@@ -268,6 +268,24 @@ std::string sampling_text(const Checkpoint& checkpoint) {
   return parts.empty() ? "none recommended (greedy)" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
+/// "q8 in layers 1, 2, 4" for each of the formats of a choice that goes layer by layer.
+std::vector<std::string> layers_by_format(const Facts& facts) {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  if (facts.kv.layers.empty()) return {};
+  for (const int owner : facts.plan.owners) {
+    const KvFormats formats = layer_formats(facts.kv, facts.plan, owner);
+    const std::string name = kv_choice_name(formats);
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == name; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {name, {}});
+    group->second.push_back(owner);
+  }
+  std::vector<std::string> lines;
+  for (const auto& [name, layers] : groups) {
+    lines.push_back(fmt::format("{} in layer{} {}", name, layers.size() == 1 ? "" : "s", fmt::join(layers, ", ")));
+  }
+  return lines;
+}
+
 void print(const Facts& facts, const Flags& flags) {
   const Checkpoint& checkpoint = *facts.checkpoint;
   const ModelConfig& c = facts.config();
@@ -301,6 +319,7 @@ void print(const Facts& facts, const Flags& flags) {
                                format_bytes(kv_bytes_per_token(facts.plan, LayerKind::kFull, facts.kv)),
                                format_bytes(kv_bytes_per_token(facts.plan, LayerKind::kSliding, facts.kv)),
                                kv_choice_name(facts.kv)));
+  for (const std::string& formats : layers_by_format(facts)) line("", formats);
   for (const int64_t tokens : contexts(c)) {
     line("", fmt::format("{:>9} at {} tokens", format_bytes(kv_bytes(facts.plan, c.window, tokens, facts.kv)), tokens));
   }

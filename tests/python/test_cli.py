@@ -26,7 +26,8 @@ TALKER = GGUF / "dense.q8_0.gguf"  # random weights and a vocabulary of 512: eno
 VOCAB = 512
 CONTEXT = 131072
 REAL = os.environ.get("CARAT_MODEL_270M")
-VERBS = ["generate", "chat", "get", "ls", "rm", "inspect", "fit", "tokenize", "render", "logits", "perplexity", "bench"]
+VERBS = ["generate", "chat", "get", "ls", "rm", "inspect", "fit", "tokenize", "render", "logits", "perplexity", "bench",
+         "kv-calibrate"]
 
 pytestmark = pytest.mark.skipif(not CARAT.exists(), reason=f"{CARAT} is not built")
 needs_model = pytest.mark.skipif(not REAL, reason="CARAT_MODEL_270M is not set")
@@ -77,7 +78,7 @@ def test_help_has_examples(verb):
 
 def test_help_lists_every_verb():
     text = output("--help")
-    listed = re.findall(r"^  (\w+)  +[A-Z]", text[text.index("Subcommands:"):], re.MULTILINE)
+    listed = re.findall(r"^  ([\w-]+)  +[A-Z]", text[text.index("Subcommands:"):], re.MULTILINE)
     assert sorted(listed) == sorted(VERBS)
 
 
@@ -502,6 +503,58 @@ def test_perplexity_does_not_depend_on_chunks():
     text = "the words of a text that goes on for some time " * 5
     results = [output("perplexity", TALKER, "-", "--window", "32", "--chunk", chunk, "--json", stdin=text) for chunk in (1, 5, 512)]
     assert len(set(results)) == 1
+
+
+# --- formats of keys and values ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared_kv(tmp_path):
+    """A model whose last layers share keys and values, in a directory of its own."""
+    return pathlib.Path(shutil.copytree(GOLDENS / "models/e2b/q4g64", tmp_path / "e2b"))
+
+
+@pytest.mark.parametrize("flags", [["--kv", "q8"], ["--kv", "q4g64"], ["--kv", "turbo:k8v3"], ["--kv-k", "q8", "--kv-v", "bf16"]])
+def test_logits_with_coded_keys_and_values(tmp_path, flags):
+    plain = logits(GOLDENS / "models/e2b/q4g64", tmp_path / "plain.npy")
+    coded = logits(GOLDENS / "models/e2b/q4g64", tmp_path / "coded.npy", *flags)
+    assert np.isfinite(np.load(tmp_path / "coded.npy")).all() and coded != plain
+    assert coded == logits(GOLDENS / "models/e2b/q4g64", tmp_path / "chunks.npy", *flags, "--chunk", "3")
+
+
+def test_kv_config_beside_the_model_is_the_default(tmp_path, shared_kv):
+    plain = logits(shared_kv, tmp_path / "plain.npy")
+    config = tmp_path / "elsewhere.json"
+    config.write_text('[{"layer_idx": 1, "bits": 8}, {"layer_idx": 5, "bits": 4, "group_size": 32}]')
+    asked = logits(shared_kv, tmp_path / "asked.npy", "--kv-config", config)
+    assert asked != plain
+    shutil.copy(config, shared_kv / "kv_config.json")
+    assert logits(shared_kv, tmp_path / "default.npy") == asked
+    assert logits(shared_kv, tmp_path / "f16.npy", "--kv", "f16") == plain
+    layers = json.loads(output("inspect", shared_kv, "--json"))["layers"]
+    assert [layer["k_format"] for layer in layers[:6]] == ["f16", "q8", "f16", "f16", "f16", "q4"]
+    assert {layer["k_format"] for layer in layers if layer["kv_layer"] == 5} == {"q4"}
+    assert "q8 in layer 1\n" in output("inspect", shared_kv)
+
+
+@pytest.mark.parametrize("text, words", [
+    ("", ["kv_config.json", "JSON"]), ("{}", ["kv_config.json", "array"]), ('[{"layer_idx": 99, "bits": 8}]', ["layer 99"]),
+    ('[{"layer_idx": 1, "bits": 7}]', ["kv_config.json", "bits"])])
+def test_a_bad_kv_config_is_named(tmp_path, shared_kv, text, words):
+    (shared_kv / "kv_config.json").write_text(text)
+    assert_refused(carat("logits", shared_kv, "--ids", "2,3", "--out", tmp_path / "x.npy"), 1, *words)
+
+
+def test_kv_calibrate_keeps_the_budget(tmp_path):
+    text = "the words of a text that goes on for some time " * 5
+    rates = json.loads(output("inspect", TALKER, "--json"))["kv_cache"]["bytes_per_token"]
+    budget = sum(rates.values()) * 2 // 3
+    report = output("kv-calibrate", TALKER, "--text", "-", "--bytes-per-token", budget, "--out", tmp_path / "kv.json", stdin=text)
+    chosen = json.loads(output("inspect", TALKER, "--kv-config", tmp_path / "kv.json", "--json"))["kv_cache"]["bytes_per_token"]
+    assert sum(chosen.values()) <= budget and f"{sum(chosen.values())} bytes a token" in report
+    refused = carat("kv-calibrate", TALKER, "--text", "-", "--bytes-per-token", "1", "--out", tmp_path / "no.json", stdin=text)
+    assert_refused(refused, 1, "at least", "budget")
+    assert not (tmp_path / "no.json").exists()
 
 
 # --- chat on a pipe ---------------------------------------------------------------------------------------------------
