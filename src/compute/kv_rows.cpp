@@ -179,8 +179,11 @@ size_t kv_row_bytes(KvFormat format, int head_dim) {
 }
 
 KvFormat fit_kv_format(KvFormat format, int head_dim) {
-  if (format.group == 0) return format;
+  if (format.kind != Kind::kAffine && format.kind != Kind::kRotated) return format;
   const std::string name = kv_format_name(format);
+  if ((format.group != 16 && format.group != 32 && format.group != 64) || kv_codebook(format) == nullptr) {
+    fail("there is no format {} of keys and values: {} bits in groups of {}", name, format.bits, format.group);
+  }
   if (head_dim % 16 != 0 || head_dim < 16 || head_dim > kMaxCodedHead) {
     fail("keys and values cannot be stored as {}: heads are {} wide; expected a multiple of 16 up to {}", name,
          head_dim, kMaxCodedHead);
@@ -195,7 +198,7 @@ KvFormat fit_kv_format(KvFormat format, int head_dim) {
 const float* kv_codebook(KvFormat format) {
   static const std::map<std::pair<Kind, int>, std::vector<float>> kTables = [] {
     std::map<std::pair<Kind, int>, std::vector<float>> tables;
-    for (int bits = 1; bits <= 8; ++bits) tables[{Kind::kAffine, bits}] = integers(bits);
+    for (int bits = 2; bits <= 8; ++bits) tables[{Kind::kAffine, bits}] = integers(bits);
     tables[{Kind::kRotated, 2}] = both_halves(kTwoBits);
     tables[{Kind::kRotated, 3}] = both_halves(kThreeBits);
     tables[{Kind::kRotated, 4}] = both_halves(kFourBits);
@@ -270,6 +273,7 @@ void store_kv_row(std::span<const float> x, KvFormat format, std::byte* row) {
 void load_kv_row(const std::byte* row, KvFormat format, std::span<float> x) {
   const std::byte* scales = row + code_bytes(format, static_cast<int>(x.size()));
   const size_t groups = format.group != 0 ? x.size() / format.group : 0;
+  const float* points = kv_codebook(format);
   for (size_t i = 0; i < x.size(); ++i) {
     if (format.kind == Kind::kFloat32) {
       std::memcpy(&x[i], row + 4 * i, 4);
@@ -282,8 +286,7 @@ void load_kv_row(const std::byte* row, KvFormat format, std::span<float> x) {
     } else {
       const size_t g = i / format.group;
       const float bias = format.kind == Kind::kAffine ? half_at(scales + 2 * (groups + g)) : 0.0f;
-      x[i] = std::fma(kv_codebook(format)[code_at(row, format.bits, static_cast<int64_t>(i))], half_at(scales + 2 * g),
-                      bias);
+      x[i] = std::fma(points[code_at(row, format.bits, static_cast<int64_t>(i))], half_at(scales + 2 * g), bias);
     }
   }
 }

@@ -30,6 +30,9 @@ void check_layers(const KvChoice& choice, const ModelPlan& plan) {
 KvFormats layer_formats(const KvChoice& choice, const ModelPlan& plan, int owner) {
   const LayerPlan& layer = plan.layers[static_cast<size_t>(owner)];
   const KvFormats formats = choice.of(owner, layer.kind == LayerKind::kSliding);
+  if (formats.k.kind == KvFormat::Kind::kRotated) {
+    fail("keys of layer {} cannot be stored as {}: only values are rotated", owner, kv_format_name(formats.k));
+  }
   return {fit_kv_format(formats.k, layer.head_dim), fit_kv_format(formats.v, layer.head_dim)};
 }
 

@@ -15,7 +15,7 @@ KvChoice kv_choice_for(const EngineOptions& options, const Checkpoint& checkpoin
 /// be named; there is nothing to choose for them.
 void check_layers(const KvChoice& choice, const ModelPlan& plan);
 
-/// The formats of layer `owner`, fitted to its heads (fit_kv_format).
+/// The formats of layer `owner`, fitted to its heads (fit_kv_format). Throws Error for what cannot be stored so.
 KvFormats layer_formats(const KvChoice& choice, const ModelPlan& plan, int owner);
 
 /// Bytes of keys and values that one more position takes in layer `owner`.

@@ -204,6 +204,9 @@ TEST(KvFormatFit, NarrowsGroupsAndRefusesWhatCannotBe) {
   EXPECT_THROW(fit_kv_format(KvFormat::affine(8), 24), Error);
   EXPECT_THROW(fit_kv_format(KvFormat::affine(8), 2048), Error);
   EXPECT_THROW(fit_kv_format(KvFormat::rotated(3), 96), Error);
+  EXPECT_THROW(fit_kv_format(KvFormat::affine(8, 0), 64), Error);
+  EXPECT_THROW(fit_kv_format(KvFormat::affine(1), 64), Error);
+  EXPECT_THROW(fit_kv_format(KvFormat::rotated(7), 64), Error);
   EXPECT_EQ(kv_row_bytes(KvFormat::affine(8, 64), 256), 256u + 16);
   EXPECT_EQ(kv_row_bytes(KvFormat::rotated(3), 128), 48u + 8);
 }
