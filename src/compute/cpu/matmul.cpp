@@ -91,7 +91,7 @@ void Matmul::order(Activations& x, const Product& product) {
     copy.lo.resize(x.lo_.size());
     copy.ready = true;
     const QuantizedRows rows = in_order(x, order);
-    for (int64_t row = 0; row < x.rows_; ++row) kernels_.reorder(rows, row);
+    pool_.run(x.rows_, [&](int64_t row, int) { kernels_.reorder(rows, row); });
   }
 }
 
