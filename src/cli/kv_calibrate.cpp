@@ -47,7 +47,8 @@ double divergence(std::span<const float> reference, std::span<const float> other
     const double q_sum = log_sum(q);
     for (size_t i = 0; i < vocab; ++i) total += std::exp(p[i] - p_sum) * ((p[i] - p_sum) - (q[i] - q_sum));
   }
-  return total / static_cast<double>(reference.size() / vocab);
+  const size_t positions = reference.size() / vocab;
+  return total / static_cast<double>(positions);
 }
 
 /// Logits at evenly spread positions of the second half of a text, whatever the cache stores.

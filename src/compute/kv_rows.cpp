@@ -272,7 +272,8 @@ void store_kv_row(std::span<const float> x, KvFormat format, std::byte* row) {
 
 void load_kv_row(const std::byte* row, KvFormat format, std::span<float> x) {
   const std::byte* scales = row + code_bytes(format, static_cast<int>(x.size()));
-  const size_t groups = format.group != 0 ? x.size() / format.group : 0;
+  const size_t group = std::max<size_t>(format.group, 1);  // floats have none
+  const size_t groups = x.size() / group;
   const float* points = kv_codebook(format);
   for (size_t i = 0; i < x.size(); ++i) {
     if (format.kind == Kind::kFloat32) {
@@ -284,7 +285,7 @@ void load_kv_row(const std::byte* row, KvFormat format, std::span<float> x) {
       std::memcpy(&half, row + 2 * i, sizeof half);
       x[i] = bf16_to_f32(half);
     } else {
-      const size_t g = i / format.group;
+      const size_t g = i / group;
       const float bias = format.kind == Kind::kAffine ? half_at(scales + 2 * (groups + g)) : 0.0f;
       x[i] = std::fma(points[code_at(row, format.bits, static_cast<int64_t>(i))], half_at(scales + 2 * g), bias);
     }
