@@ -118,6 +118,10 @@ bool is_part_of_top_module(std::string_view canonical) {
   });
 }
 
+bool is_read_by_row(const ModelConfig& config, std::string_view canonical) {
+  return canonical == "embed_tokens_per_layer" || (canonical == "embed_tokens" && !config.tied_head);
+}
+
 bool is_redundant_kv(const ModelConfig& config, std::string_view canonical) {
   int layer = -1;
   std::string_view name;

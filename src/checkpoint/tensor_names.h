@@ -30,6 +30,10 @@ bool is_part_of_top_module(std::string_view canonical);
 /// K and V weights of layers that use those of another layer. Google's files carry them, re-saved ones do not.
 bool is_redundant_kv(const ModelConfig& config, std::string_view canonical);
 
+/// Tables of which a token reads one row; all other tensors are read whole. The token embeddings are one unless they
+/// are the head, too.
+bool is_read_by_row(const ModelConfig& config, std::string_view canonical);
+
 /// Part of a module that one stored tensor is.
 enum class ModulePart : uint8_t { kWeight, kScales, kBiases };
 

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/thread_pool.h"
+#include "checkpoint/tensor_names.h"
 
 namespace carat {
 namespace {
@@ -76,9 +77,7 @@ Spans streamed_weights(const Checkpoint& checkpoint, size_t limit) {
     add(matrix.biases, rows * matrix.scale_row_bytes);
   };
   for (const TensorInfo& tensor : checkpoint.tensors()) {
-    const bool read_by_row = tensor.canonical == "embed_tokens_per_layer" ||
-                             (tensor.canonical == "embed_tokens" && !checkpoint.config().tied_head);
-    if (tensor.canonical.empty() || read_by_row) continue;
+    if (tensor.canonical.empty() || is_read_by_row(checkpoint.config(), tensor.canonical)) continue;
     if (const auto matrix = checkpoint.matrix(tensor.canonical)) add_matrix(*matrix);
     if (const auto stack = checkpoint.stack(tensor.canonical)) add_matrix(stack->all);
   }

@@ -1,5 +1,4 @@
 // carat bench: how fast a model runs here, and what share of the memory bandwidth that is.
-#include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "chat/chat.h"
@@ -33,12 +33,6 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-double peak_rss() {
-  struct rusage usage {};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) * 1024.0;
-}
-
 /// A value a round.
 struct Samples {
   std::vector<double> prefill, decode, bandwidth;
@@ -56,7 +50,8 @@ Samples measure(SpeedTest& test, const Flags& flags) {
   for (int round = 0; round < flags.rounds; ++round) {
     if (workload.prompt > 0) samples.prefill.push_back(test.prefill_once());
     if (workload.generate > 0) samples.decode.push_back(test.decode_once());
-    if (round == 0) samples.rss = peak_rss();  // before experts are read that no token chose
+    if (round == 0)
+      samples.rss = static_cast<double>(peak_resident_memory());  // before experts are read that no token chose
     // In every round, so that what else happens on the machine slows both alike.
     samples.bandwidth.push_back(measure_read_bandwidth(pool, weights));
     progress.add(1);

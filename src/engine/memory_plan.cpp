@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "checkpoint/tensor_names.h"
 #include "engine/cached_sequence.h"
 #include "model/cache_spec.h"
 #include "model/kv_choice.h"
@@ -76,21 +77,19 @@ MemoryPlan plan_memory(const Checkpoint& checkpoint, const MemoryRequest& reques
   for (const TensorInfo& tensor : checkpoint.tensors()) {
     tensors += tensor.bytes;
     if (tensor.canonical.empty() || tensor.shape.empty()) continue;
-    const bool by_rows =
-        tensor.canonical == "embed_tokens_per_layer" || (tensor.canonical == "embed_tokens" && !c.tied_head);
+    const bool by_rows = is_read_by_row(c, tensor.canonical);
     (by_rows ? memory.rows : memory.weights) += by_rows ? touched(tensor, tokens) : tensor.bytes;
   }
   memory.headers = memory.mapped - std::min(memory.mapped, tensors);
   memory.tokenizer = product(c.vocab, 1, kTokenizerBytesPerPiece);
   const int64_t rows = std::min<int64_t>(request.options.chunk, std::max<int64_t>(request.context, 1));
   memory.activations = activation_bytes(c, plan, rows, request.options.precision);
-  const KvCacheSpec spec = make_cache_spec(c, plan, kv_choice_for(request.options, checkpoint), request.options.chunk);
+  const KvChoice choice = kv_choice_for(request.options, checkpoint);
+  const KvCacheSpec spec = make_cache_spec(c, plan, choice, request.options.chunk);
   memory.kv_per_sequence = KvCache::bytes_taken(spec, request.context, 1);
   memory.kv = KvCache::bytes_taken(spec, request.context, request.sequences);
-  for (const KvLayerSpec& layer : spec.layers) {
-    if (layer.window > 0) continue;
-    memory.kv_per_token += static_cast<size_t>(layer.kv_heads) * (kv_row_bytes(layer.k_format, layer.head_dim) +
-                                                                  kv_row_bytes(layer.v_format, layer.head_dim));
+  for (size_t i = 0; i < plan.owners.size(); ++i) {
+    if (spec.layers[i].window == 0) memory.kv_per_token += kv_bytes_per_position(choice, plan, plan.owners[i]);
   }
   memory.prefix_cache = request.options.prefix_cache_bytes.value_or(default_prefix_cache_bytes());
   memory.process = kProcess;

@@ -102,6 +102,8 @@ void CpuAttention::attend(const AttentionArgs& args) {
     scratch.out.resize(2 * static_cast<size_t>(kMaxQueries) * static_cast<size_t>(head_dim));
   }
 
+  k_rows_ = coded_rows(args.cache.k_format, head_dim);
+  v_rows_ = coded_rows(args.cache.v_format, head_dim);
   tiles_.clear();
   const int64_t full_tile = tile_rows(group);
   for (int64_t r = 0; r < args.rows;) {
@@ -172,8 +174,8 @@ void CpuAttention::attend_task(const AttentionArgs& args, const Task& task, Scra
   std::array<float, kMaxQueries> segment_max;
   std::array<float, kMaxQueries> segment_sum;
   SegmentArgs segment{
-      .k = coded_rows(args.cache.k_format, head_dim),
-      .v = coded_rows(args.cache.v_format, head_dim),
+      .k = k_rows_,
+      .v = v_rows_,
       .head_dim = head_dim,
       .kv_heads = kv_heads,
       .kv_head = task.kv_head,

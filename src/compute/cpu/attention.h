@@ -49,7 +49,8 @@ class CpuAttention {
   std::vector<Scratch> scratch_;
   std::vector<Tile> tiles_;
   std::vector<Task> tasks_;
-  Buffer<float> partial_;  // [results, queries of a tile, head_dim + 2]: out, max, sum of one segment
+  CodedRows k_rows_, v_rows_;  // of the call in progress
+  Buffer<float> partial_;      // [results, queries of a tile, head_dim + 2]: out, max, sum of one segment
 };
 
 }  // namespace carat

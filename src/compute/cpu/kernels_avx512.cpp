@@ -49,6 +49,8 @@ constexpr PanelOrder kPanelOrder = PanelOrder::kSteps;
 #include "compute/cpu/integer_x86.inc"
 #include "compute/cpu/panels_x86.inc"
 #include "compute/cpu/gemm_avx512.inc"
+#include "compute/cpu/decode_x86.inc"
+#include "compute/cpu/table.inc"
 #include "compute/cpu/table_x86.inc"
 // clang-format on
 

@@ -52,30 +52,15 @@ constexpr int64_t kTileTokens = 12;
 #include "compute/cpu/decode.inc"
 #include "compute/cpu/readers_neon.inc"
 #include "compute/cpu/integer_neon.inc"
+#include "compute/cpu/table.inc"
 // clang-format on
 
 Kernels make_table() {
-  Kernels k = {};
-  k.name = "NEON";
-  k.rms_norm = rms_norm;
-  k.add_rms_norm = add_rms_norm;
-  k.gelu_mul = gelu_mul;
-  k.softcap = softcap;
-  k.axpby = axpby;
-  k.rotate = rotate;
-  k.store_kv = store_kv;
-  k.rotate_kv = rotate_kv;
-  k.quantize = quantize;
-  k.integer_dot = integer_dot;
+  Kernels k = make_common_table("NEON");
   k.gemm = {kPanelRows, kTileTokens, kPanelGroup, kTileGroup, kTileTail};
   k.pack_weights = pack_weights;
   k.pack_tokens = pack_tokens;
   k.gemm_tile = gemm_tile;
-  k.decode_rows = decode_rows;
-  k.float_dot = float_dot;
-  k.narrow_dot = narrow_dot;
-  k.attend_segment = attend_segment;
-  k.merge_segment = merge_segment;
   return k;
 }
 

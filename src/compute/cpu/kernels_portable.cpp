@@ -82,30 +82,13 @@ void decode_rows(const Matrix& w, int64_t first, int64_t count, float* out, int6
   for (int64_t r = 0; r < count; ++r) decode_row(w, first + r, out + r * stride);
 }
 
+#include "compute/cpu/table.inc"
+
 }  // namespace
 }  // namespace portable
 
 const Kernels& portable_kernels() {
-  static const Kernels table = [] {
-    Kernels k = {};
-    k.name = "portable";
-    k.rms_norm = portable::rms_norm;
-    k.add_rms_norm = portable::add_rms_norm;
-    k.gelu_mul = portable::gelu_mul;
-    k.softcap = portable::softcap;
-    k.axpby = portable::axpby;
-    k.rotate = portable::rotate;
-    k.store_kv = portable::store_kv;
-    k.rotate_kv = portable::rotate_kv;
-    k.quantize = portable::quantize;
-    k.integer_dot = portable::integer_dot;
-    k.decode_rows = portable::decode_rows;
-    k.float_dot = portable::float_dot;
-    k.narrow_dot = portable::narrow_dot;
-    k.attend_segment = portable::attend_segment;
-    k.merge_segment = portable::merge_segment;
-    return k;
-  }();
+  static const Kernels table = portable::make_common_table("portable");
   return table;
 }
 
