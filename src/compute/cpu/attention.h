@@ -44,13 +44,13 @@ class CpuAttention {
   void finish(const AttentionArgs& args, const float* running, float sum, float* out) const;
   void merge_partials(const AttentionArgs& args, const Tile& tile, int kv_head, int64_t result);
 
+  CodedRows k_rows_, v_rows_;  // of the call in progress
   ThreadPool& pool_;
   const Kernels& kernels_;
   std::vector<Scratch> scratch_;
   std::vector<Tile> tiles_;
   std::vector<Task> tasks_;
-  CodedRows k_rows_, v_rows_;  // of the call in progress
-  Buffer<float> partial_;      // [results, queries of a tile, head_dim + 2]: out, max, sum of one segment
+  Buffer<float> partial_;  // [results, queries of a tile, head_dim + 2]: out, max, sum of one segment
 };
 
 }  // namespace carat
