@@ -7,7 +7,7 @@ set -Eeuo pipefail
 trap 'echo "install-deps.sh: failed at line $LINENO: $BASH_COMMAND" >&2' ERR
 
 packages=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libsimdjson-dev libcli11-dev libcurl4-openssl-dev libssl-dev
-          libedit-dev python3 python3-venv python3-pip ca-certificates)
+          libedit-dev libboost-dev libspdlog-dev prometheus-cpp-dev python3 python3-venv python3-pip ca-certificates)
 case "${1:-}" in
   --demo) ;;
   "") packages+=(libgtest-dev) ;;
