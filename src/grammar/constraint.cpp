@@ -1,0 +1,1 @@
+#include "grammar/constraint.h"
