@@ -278,6 +278,9 @@ void Model::check(const Batch& batch, const KvCache& cache) {
       (!batch.taps.empty() && (batch.taps.front() < 0 || batch.taps.back() > c.layer_count()))) {
     fail("the taps of a batch must be ascending layers from 0 to {}", c.layer_count());
   }
+  for (const Adapter* adapter : batch.adapters) {
+    if (adapter == nullptr) fail("an adapter of a batch is null");
+  }
   seen_.clear();
   for (int64_t begin = 0; begin < rows;) {
     const int sequence = batch.rows[static_cast<size_t>(begin)].sequence;
@@ -304,6 +307,9 @@ void Model::check(const Batch& batch, const KvCache& cache) {
       if (row.embedding >= static_cast<int64_t>(batch.embeddings.size()) / c.hidden) {
         fail("row {} uses embedding {}, but the batch has {}", r, row.embedding,
              batch.embeddings.size() / static_cast<size_t>(c.hidden));
+      }
+      if (row.adapter < -1 || row.adapter >= static_cast<int64_t>(batch.adapters.size())) {
+        fail("row {} uses adapter {}, but the batch has {}", r, row.adapter, batch.adapters.size());
       }
       const int64_t position = start + r - begin;
       if (row.span_end > row.span_begin && (row.span_begin < start || row.span_end > start + end - begin ||
