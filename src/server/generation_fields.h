@@ -36,7 +36,8 @@ std::optional<bool> read_effort(const Fields& fields, std::string_view name);
 /// names of letters, digits, _ and - (1 to 128), each once. `path` names the array in errors.
 void check_tools(const Json& tools, std::string_view path = "tools");
 
-/// Checks that `choice` can be kept with these tools: required needs one, a name must be among them.
+/// Checks that `choice` can be kept with these tools, which check_tools() passed: required needs one, a name must be
+/// among them.
 void check_tool_choice(const ToolChoice& choice, const Json& tools, std::string_view path = "tool_choice");
 
 }  // namespace carat::server

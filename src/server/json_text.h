@@ -12,7 +12,7 @@ namespace carat::server {
 std::string to_text(const Json& value);
 
 /// `text` as a JSON string, quotes included; ill-formed UTF-8 becomes U+FFFD.
-std::string quoted(std::string_view text);
+std::string json_string(std::string_view text);
 
 /// A finite number as short as it reads back to the same float.
 std::string number_text(float value);

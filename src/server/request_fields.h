@@ -30,6 +30,7 @@ class Fields {
   /// `object` must outlive this. `path` names it in errors: "" for the body itself, "stream_options" for a part of it.
   /// Throws ApiFailure when it is no object.
   explicit Fields(const Json& object, std::string path = {});
+  explicit Fields(Json&& object, std::string path = {}) = delete;
 
   const Json* find(std::string_view name) const;
   bool has(std::string_view name) const { return find(name) != nullptr; }
