@@ -216,6 +216,24 @@ void KvCache::make_writable(Sequence& s, int64_t begin, int64_t end) {
   }
 }
 
+size_t KvCache::bytes_to_extend(int id, int64_t rows) const {
+  const Sequence& s = sequence(id);
+  size_t bytes = 0;
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    const Pool& pool = pools_[i];
+    const std::vector<uint32_t>& ids = s.tables[i].ids;
+    const int64_t first = s.length / kKvBlock;
+    int64_t end = rows > 0 ? blocks_of(s.length + rows) : first;
+    if (pool.ring > 0) end = std::min(end, first + pool.ring);
+    for (int64_t b = first; b < end; ++b) {
+      const auto slot = static_cast<size_t>(pool.ring > 0 ? b % pool.ring : b);
+      const bool own = slot < ids.size() && ids[slot] != kNone && pool.references[ids[slot]] == 1;
+      if (!own) bytes += pool.block_bytes;
+    }
+  }
+  return bytes;
+}
+
 void KvCache::extend(int id, int64_t rows) {
   Sequence& s = sequence(id);
   if (rows < 0 || rows > spec_.max_rows) {

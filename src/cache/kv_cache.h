@@ -96,6 +96,9 @@ class KvCache {
   /// max_rows.
   void extend(int id, int64_t rows);
 
+  /// Bytes of blocks that extend(id, rows) would put in use.
+  size_t bytes_to_extend(int id, int64_t rows) const;
+
   /// Whether the sequence can be cut to `length`: rings must still hold the window before it.
   bool can_trim(int id, int64_t length) const;
   /// Forgets the positions from `length` on. Throws Error where can_trim says no.

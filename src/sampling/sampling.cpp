@@ -29,6 +29,25 @@ void expect_not_negative(const char* field, int value) {
   if (value < 0) fail("{} is {}, expected 0 or more", field, value);
 }
 
+/// Tokens without their bit get -infinity.
+void forbid_others(std::span<float> logits, std::span<const uint64_t> allowed) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  constexpr size_t kBits = 64;
+  for (size_t begin = 0; begin < logits.size(); begin += kBits) {
+    const size_t end = std::min(begin + kBits, logits.size());
+    const uint64_t bits = begin / kBits < allowed.size() ? allowed[begin / kBits] : 0;
+    if (bits == ~uint64_t{0}) continue;
+    if (bits == 0) {
+      std::fill(logits.begin() + static_cast<std::ptrdiff_t>(begin), logits.begin() + static_cast<std::ptrdiff_t>(end),
+                kNever);
+      continue;
+    }
+    for (size_t i = begin; i < end; ++i) {
+      if ((bits >> (i - begin) & 1) == 0) logits[i] = kNever;
+    }
+  }
+}
+
 /// Replaces NaN by -infinity and +infinity by the largest float, and returns the greatest logit.
 float clean(std::span<float> logits) {
   constexpr float kLargest = std::numeric_limits<float>::max();
@@ -81,8 +100,9 @@ void validate(const SamplingParams& params, int64_t vocab) {
 }
 
 Sampled Sampler::sample(std::span<float> logits, const SamplingParams& params, std::span<const int> history,
-                        int64_t position) {
+                        int64_t position, std::span<const uint64_t> allowed) {
   penalties_.apply(logits, params, history);
+  if (!allowed.empty()) forbid_others(logits, allowed);
   const float best = clean(logits);
   if (!std::isfinite(best)) fail("no token can be drawn: all {} logits are -infinity or not numbers", logits.size());
   distribution_.start(logits, best);

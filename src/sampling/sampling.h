@@ -32,8 +32,11 @@ class Sampler {
   /// far, for the penalties. `logits` [vocab] are modified in place: scratch afterwards. Equal logits: the lowest id
   /// wins. The draw depends on (seed, position) only. A NaN logit counts as -infinity (never chosen), +infinity as the
   /// largest float. Throws Error when no token is left (no logits, or all of them -infinity or NaN).
+  /// `allowed`: bit t of word t / 64 is set for tokens that may be drawn; all others get -infinity, after bias and
+  /// penalties. Empty: all may.
   /// REQUIRES: validate(params) passed.
-  Sampled sample(std::span<float> logits, const SamplingParams& params, std::span<const int> history, int64_t position);
+  Sampled sample(std::span<float> logits, const SamplingParams& params, std::span<const int> history, int64_t position,
+                 std::span<const uint64_t> allowed = {});
 
  private:
   std::vector<int> xtc_protected_;
