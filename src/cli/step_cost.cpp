@@ -30,7 +30,8 @@ class Counter {
   /// Everything of a layer but keys, values and attention.
   void rest_of_layer(const LayerWeights& w, double rows, double readings) {
     const ModelConfig& c = model_.config();
-    for (const Matrix* matrix : {&w.q, &w.o, &w.mlp.gate, &w.mlp.up, &w.mlp.down, &w.pli_gate, &w.pli_projection}) {
+    for (const Matrix* matrix :
+         {&w.q, &w.o, &w.mlp.gate.matrix, &w.mlp.up.matrix, &w.mlp.down.matrix, &w.pli_gate, &w.pli_projection}) {
       weight(*matrix, rows, readings);
     }
     if (!c.has_moe()) return;

@@ -57,9 +57,31 @@ struct TokenRow {
   int64_t key_end = 0;
 };
 
+/// One adapter's correction of one weight: b (a x), its scale folded into b.
+struct LoraPair {
+  int rank = 0;              // 0: the adapter leaves this weight alone
+  const float* a = nullptr;  // [rank, in]
+  const float* b = nullptr;  // [rank, out]
+};
+
+/// Corrections of one weight in a batch whose rows may use different adapters. Empty for none at all.
+struct Lora {
+  std::span<const LoraPair> pairs;  // one an adapter
+  std::span<const int> row_pair;    // [rows]: index into pairs, or -1 for a row without an adapter
+};
+
+/// A weight as rows are multiplied by it: y_r = matrix x_r + b (a x_r), the pair being that of row r.
+struct Linear {
+  Matrix matrix;  // [out, in]
+  Lora lora;
+
+  Linear() = default;
+  Linear(const Matrix& matrix, const Lora& lora = {}) : matrix(matrix), lora(lora) {}
+};
+
 /// One of several projections of the same normalised input.
 struct Projection {
-  Matrix weight;         // [out, in]
+  Linear weight;
   float* out = nullptr;  // [rows, out]
 };
 
@@ -100,8 +122,8 @@ struct Residual {
 };
 
 struct MlpWeights {
-  Matrix gate, up;  // [width, hidden]
-  Matrix down;      // [hidden, width]
+  Linear gate, up;  // [width, hidden]
+  Linear down;      // [hidden, width]
 };
 
 struct MoeArgs {
@@ -160,8 +182,8 @@ class Device {
   /// softmax(scale * q k^T over the row's keys) v, query head h reading kv head h * kv_heads / heads.
   virtual void attention(const AttentionArgs& args) = 0;
 
-  /// residual.x += norm(weight a); a [rows, weight.cols].
-  virtual void project_norm_residual(const float* a, int64_t rows, const Matrix& weight, const Residual& residual) = 0;
+  /// residual.x += norm(weight a); a [rows, in].
+  virtual void project_norm_residual(const float* a, int64_t rows, const Linear& weight, const Residual& residual) = 0;
 
   /// residual.x += norm(down(gelu_tanh(gate n) * up n)), n = pre_norm(residual.x).
   virtual void gated_mlp(int64_t rows, const Norm& pre_norm, const MlpWeights& weights, const Residual& residual) = 0;
@@ -171,8 +193,8 @@ class Device {
   virtual void moe(const MoeArgs& args) = 0;
 
   /// residual.x += norm(projection(gelu_tanh(gate x) * input_r)); input row r starts at input + r * input_stride.
-  virtual void per_layer_gate(int64_t rows, const Matrix& gate, const float* input, int64_t input_stride,
-                              const Matrix& projection, const Residual& residual) = 0;
+  virtual void per_layer_gate(int64_t rows, const Linear& gate, const float* input, int64_t input_stride,
+                              const Linear& projection, const Residual& residual) = 0;
 
   /// out = norm(x), [rows, width].
   virtual void norm(const float* x, int64_t rows, int64_t width, const Norm& norm, float* out) = 0;

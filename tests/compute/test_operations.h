@@ -66,6 +66,7 @@ struct TestWeight {
   TestWeight(const WeightCase& weight, int64_t rows, int64_t cols, uint64_t seed)
       : matrix(weight, rows, cols, seed), dense(matrix) {}
   operator const Matrix&() const { return matrix; }
+  operator Linear() const { return matrix; }
   TestMatrix matrix;
   DenseWeights dense;
 };

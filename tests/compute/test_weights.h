@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/half.h"
+#include "compute/device.h"
 #include "quant/matrix.h"
 
 namespace carat {
@@ -133,6 +134,7 @@ class TestMatrix {
   TestMatrix& operator=(TestMatrix&&) = default;
 
   operator const Matrix&() const { return matrix_; }
+  operator Linear() const { return matrix_; }
   const Matrix* operator->() const { return &matrix_; }
 
  private:

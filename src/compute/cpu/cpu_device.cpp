@@ -110,7 +110,7 @@ class CpuDevice final : public Device {
   }
 
   void norm_project(const float* x, int64_t rows, const Norm& norm, std::span<const Projection> projections) override {
-    set_normed_input(x, rows, projections[0].weight.cols, norm);
+    set_normed_input(x, rows, projections[0].weight.matrix.cols, norm);
     products_.clear();
     for (const Projection& p : projections) products_.push_back(product(p.weight, rows, p.out));
     matmul_.run(input_, products_);
@@ -119,14 +119,14 @@ class CpuDevice final : public Device {
   void finish_qkv(const QkvArgs& args) override { attention_.finish_qkv(args); }
   void attention(const AttentionArgs& args) override { attention_.attend(args); }
 
-  void project_norm_residual(const float* a, int64_t rows, const Matrix& weight, const Residual& residual) override {
+  void project_norm_residual(const float* a, int64_t rows, const Linear& weight, const Residual& residual) override {
     project(a, rows, weight);
-    add_residual(rows, weight.rows, residual);
+    add_residual(rows, weight.matrix.rows, residual);
   }
 
   void gated_mlp(int64_t rows, const Norm& pre_norm, const MlpWeights& weights, const Residual& residual) override {
     mlp(residual.x, rows, pre_norm, weights);
-    add_residual(rows, weights.down.rows, residual);
+    add_residual(rows, weights.down.matrix.rows, residual);
   }
 
   void moe(const MoeArgs& args) override {
@@ -136,18 +136,18 @@ class CpuDevice final : public Device {
     add_residual(args.rows, hidden, args.residual);
   }
 
-  void per_layer_gate(int64_t rows, const Matrix& gate, const float* input, int64_t input_stride,
-                      const Matrix& projection, const Residual& residual) override {
-    const int64_t width = gate.rows;
+  void per_layer_gate(int64_t rows, const Linear& gate, const float* input, int64_t input_stride,
+                      const Linear& projection, const Residual& residual) override {
+    const int64_t width = gate.matrix.rows;
     activated_.resize(static_cast<size_t>(rows * width));
-    matmul_.set_input(input_, residual.x, rows, gate.cols);
+    matmul_.set_input(input_, residual.x, rows, gate.matrix.cols);
     matmul_.run(input_, std::array{product(gate, rows, activated_.data())});
     pool_.run(rows, [&](int64_t r, int) {
       float* row = activated_.data() + r * width;
       kernels_.gelu_mul(row, input + r * input_stride, width, row);
     });
     project(activated_.data(), rows, projection);
-    add_residual(rows, projection.rows, residual);
+    add_residual(rows, projection.matrix.rows, residual);
   }
 
   void norm(const float* x, int64_t rows, int64_t width, const Norm& norm, float* out) override {
@@ -168,8 +168,14 @@ class CpuDevice final : public Device {
   }
 
  private:
-  Product product(const Matrix& w, int64_t rows, float* out, const Matrix& gate = {}) {
-    return {.w = w, .gate = gate, .tokens = matmul_.all_tokens(rows), .out = out, .stride = w.rows};
+  Product product(const Linear& w, int64_t rows, float* out, const Linear& gate = {}) {
+    return {.w = w.matrix,
+            .gate = gate.matrix,
+            .lora = w.lora,
+            .gate_lora = gate.lora,
+            .tokens = matmul_.all_tokens(rows),
+            .out = out,
+            .stride = w.matrix.rows};
   }
 
   void set_normed_input(const float* x, int64_t rows, int64_t width, const Norm& n) {
@@ -179,16 +185,16 @@ class CpuDevice final : public Device {
   }
 
   /// projected_ = weight a.
-  void project(const float* a, int64_t rows, const Matrix& weight) {
-    projected_.resize(static_cast<size_t>(rows * weight.rows));
-    matmul_.set_input(input_, a, rows, weight.cols);
+  void project(const float* a, int64_t rows, const Linear& weight) {
+    projected_.resize(static_cast<size_t>(rows * weight.matrix.rows));
+    matmul_.set_input(input_, a, rows, weight.matrix.cols);
     matmul_.run(input_, std::array{product(weight, rows, projected_.data())});
   }
 
   /// projected_ = down(gelu(gate norm(x)) * up norm(x)).
   void mlp(const float* x, int64_t rows, const Norm& pre_norm, const MlpWeights& weights) {
-    set_normed_input(x, rows, weights.up.cols, pre_norm);
-    activated_.resize(static_cast<size_t>(rows * weights.up.rows));
+    set_normed_input(x, rows, weights.up.matrix.cols, pre_norm);
+    activated_.resize(static_cast<size_t>(rows * weights.up.matrix.rows));
     matmul_.run(input_, std::array{product(weights.up, rows, activated_.data(), weights.gate)});
     project(activated_.data(), rows, weights.down);
   }

@@ -117,6 +117,8 @@ struct Kernels {
   void (*softcap)(float* x, int64_t n, float c);
   /// y[i] = (x[i] * a + y[i]) * b.
   void (*axpby)(const float* x, float a, float b, int64_t n, float* y);
+  /// y[i] += sum of u[j] * b[j * b_stride + i], j ascending from 0 to rank.
+  void (*add_ranks)(const float* u, const float* b, int64_t b_stride, int64_t rank, int64_t n, float* y);
   /// Rotates pairs (i, i + head_dim / 2), i < pairs, in place.
   void (*rotate)(float* x, const float* cos, const float* sin, int head_dim, int pairs);
   /// store_kv_row and rotate_kv_head of kv_rows.h.

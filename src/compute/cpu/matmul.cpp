@@ -35,7 +35,11 @@ int64_t ceil_div(int64_t a, int64_t b) {
 }  // namespace
 
 Matmul::Matmul(ThreadPool& pool, const Kernels& kernels, Precision precision)
-    : pool_(pool), kernels_(kernels), precision_(precision), scratch_(static_cast<size_t>(pool.threads())) {}
+    : pool_(pool),
+      kernels_(kernels),
+      precision_(precision),
+      lora_(pool, kernels),
+      scratch_(static_cast<size_t>(pool.threads())) {}
 
 std::span<const int64_t> Matmul::all_tokens(int64_t count) {
   for (auto i = static_cast<int64_t>(all_tokens_.size()); i < count; ++i) all_tokens_.push_back(i);
@@ -141,6 +145,15 @@ void Matmul::pack_tiles(const Activations& x, std::span<const Product> products)
   }
 }
 
+void Matmul::reduce_for_adapters(const Activations& x, std::span<const Product> products) {
+  lora_targets_.clear();
+  for (const Product& p : products) {
+    lora_targets_.push_back({&p.lora, p.tokens});
+    lora_targets_.push_back({&p.gate_lora, p.tokens});
+  }
+  lora_.reduce(x.values_, x.cols_, lora_targets_);
+}
+
 void Matmul::run(Activations& x, std::span<const Product> products) {
   const auto any = [&](auto test) { return std::any_of(products.begin(), products.end(), test); };
   if (!x.quantized_ && any([&](const Product& p) { return on_integers(p); })) quantize(x);
@@ -148,6 +161,9 @@ void Matmul::run(Activations& x, std::span<const Product> products) {
   for (const Product& p : products) {
     if (on_integers(p) && !on_panels(p)) order(x, p);
   }
+
+  if (any([](const Product& p) { return !p.lora.pairs.empty() || !p.gate_lora.pairs.empty(); }))
+    reduce_for_adapters(x, products);
 
   tasks_.clear();
   for (size_t i = 0; i < products.size(); ++i) {
@@ -180,10 +196,16 @@ void Matmul::run(Activations& x, std::span<const Product> products) {
 void Matmul::run_task(Activations& x, const Product& product, size_t product_index, int64_t first, int64_t count,
                       Scratch& scratch) {
   multiply(x, product, product.w, product_index, first, count, product.out + first, product.stride, scratch);
+  if (!product.lora.pairs.empty()) {
+    lora_.add(2 * product_index, product.w.rows, first, count, product.out + first, product.stride);
+  }
   if (!product.gate) return;
   const auto tokens = static_cast<int64_t>(product.tokens.size());
   scratch.gate.resize(static_cast<size_t>(tokens * count));
   multiply(x, product, product.gate, product_index, first, count, scratch.gate.data(), count, scratch);
+  if (!product.gate_lora.pairs.empty()) {
+    lora_.add(2 * product_index + 1, product.w.rows, first, count, scratch.gate.data(), count);
+  }
   for (int64_t t = 0; t < tokens; ++t) {
     float* out = product.out + t * product.stride + first;
     kernels_.gelu_mul(scratch.gate.data() + t * count, out, count, out);

@@ -8,6 +8,7 @@
 #include "base/buffer.h"
 #include "base/thread_pool.h"
 #include "compute/cpu/kernels.h"
+#include "compute/cpu/lora.h"
 
 namespace carat {
 
@@ -36,10 +37,13 @@ class Activations {
   Buffer<int32_t> sum0_, sum1_;
 };
 
-/// out[i, r] = w[r] . x[rows[i]]; with `gate`, out[i, r] = gelu_tanh(gate[r] . x) * (w[r] . x).
+/// out[i, r] = w[r] . x[rows[i]]; with `gate`, out[i, r] = gelu_tanh(gate[r] . x) * (w[r] . x). What adapters add to
+/// either comes before that.
 struct Product {
   Matrix w;
-  Matrix gate;                      // same shape as w; empty for none
+  Matrix gate;  // same shape as w; empty for none
+  Lora lora = {};
+  Lora gate_lora = {};
   std::span<const int64_t> tokens;  // rows of the activations, in the order of `out`'s rows
   float* out = nullptr;
   int64_t stride = 0;  // floats from one token's outputs to the next
@@ -74,6 +78,7 @@ class Matmul {
   bool on_integers(const Product& product) const;
   bool on_panels(const Product& product) const;
   void quantize(Activations& x);
+  void reduce_for_adapters(const Activations& x, std::span<const Product> products);
   size_t tile_bytes_of(const Activations& x) const;
   void pack_tiles(const Activations& x, std::span<const Product> products);
   /// Prepares the copies of the activations in the orders that the dot products of `product` want.
@@ -87,6 +92,8 @@ class Matmul {
   ThreadPool& pool_;
   const Kernels& kernels_;
   Precision precision_;
+  CpuLora lora_;
+  std::vector<CpuLora::Target> lora_targets_;  // two a product: w and gate
   std::vector<Task> tasks_;
   std::vector<Scratch> scratch_;  // one a thread
   std::vector<int64_t> all_tokens_;

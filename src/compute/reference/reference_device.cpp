@@ -71,27 +71,27 @@ class ReferenceDevice final : public Device {
 
   void norm_project(const float* x, int64_t rows, const Norm& norm, std::span<const Projection> projections) override {
     if (projections.empty()) return;
-    const Rows n = normalised(Rows(x, rows, projections[0].weight.cols), norm);
+    const Rows n = normalised(Rows(x, rows, projections[0].weight.matrix.cols), norm);
     for (const Projection& projection : projections) store(multiply(projection.weight, n).all(), projection.out);
   }
 
   void finish_qkv(const QkvArgs& args) override { reference::finish_qkv(args); }
   void attention(const AttentionArgs& args) override { reference::attention(args); }
 
-  void project_norm_residual(const float* a, int64_t rows, const Matrix& weight, const Residual& residual) override {
-    add_normalised(multiply(weight, Rows(a, rows, weight.cols)), residual);
+  void project_norm_residual(const float* a, int64_t rows, const Linear& weight, const Residual& residual) override {
+    add_normalised(multiply(weight, Rows(a, rows, weight.matrix.cols)), residual);
   }
 
   void gated_mlp(int64_t rows, const Norm& pre_norm, const MlpWeights& weights, const Residual& residual) override {
-    const Rows n = normalised(Rows(residual.x, rows, weights.gate.cols), pre_norm);
+    const Rows n = normalised(Rows(residual.x, rows, weights.gate.matrix.cols), pre_norm);
     add_normalised(reference::gated_mlp(weights, n), residual);
   }
 
   void moe(const MoeArgs& args) override { reference::moe(args); }
 
-  void per_layer_gate(int64_t rows, const Matrix& gate, const float* input, int64_t input_stride,
-                      const Matrix& projection, const Residual& residual) override {
-    Rows gated = multiply(gate, Rows(residual.x, rows, gate.cols));
+  void per_layer_gate(int64_t rows, const Linear& gate, const float* input, int64_t input_stride,
+                      const Linear& projection, const Residual& residual) override {
+    Rows gated = multiply(gate, Rows(residual.x, rows, gate.matrix.cols));
     for (int64_t r = 0; r < rows; ++r) {
       const float* row = input + r * input_stride;
       for (double& value : gated[r]) value = reference::gelu_tanh(value) * *row++;

@@ -27,14 +27,34 @@ Rows normalised(Rows x, const Norm& norm) {
   return x;
 }
 
-Rows multiply(const Matrix& weight, const Rows& x) {
-  Rows y(x.count(), weight.rows);
-  std::vector<float> w(static_cast<size_t>(weight.cols));
-  for (int64_t o = 0; o < weight.rows; ++o) {
-    decode_row(weight, o, w.data());
+namespace {
+
+/// y += b (a x).
+void add_correction(const LoraPair& pair, std::span<const double> x, std::span<double> y) {
+  for (int j = 0; j < pair.rank; ++j) {
+    const float* a = pair.a + static_cast<size_t>(j) * x.size();
+    const float* b = pair.b + static_cast<size_t>(j) * y.size();
+    const double inner = std::inner_product(x.begin(), x.end(), a, 0.0);
+    for (size_t o = 0; o < y.size(); ++o) y[o] += inner * b[o];
+  }
+}
+
+}  // namespace
+
+Rows multiply(const Linear& weight, const Rows& x) {
+  const Matrix& matrix = weight.matrix;
+  Rows y(x.count(), matrix.rows);
+  std::vector<float> w(static_cast<size_t>(matrix.cols));
+  for (int64_t o = 0; o < matrix.rows; ++o) {
+    decode_row(matrix, o, w.data());
     for (int64_t r = 0; r < x.count(); ++r) {
       y[r][static_cast<size_t>(o)] = std::inner_product(w.begin(), w.end(), x[r].begin(), 0.0);
     }
+  }
+  if (weight.lora.pairs.empty()) return y;
+  for (int64_t r = 0; r < x.count(); ++r) {
+    const int pair = weight.lora.row_pair[static_cast<size_t>(r)];
+    if (pair >= 0) add_correction(weight.lora.pairs[static_cast<size_t>(pair)], x[r], y[r]);
   }
   return y;
 }

@@ -39,8 +39,8 @@ void normalise(std::span<double> x, const Norm& norm);
 /// Every row normalised.
 Rows normalised(Rows x, const Norm& norm);
 
-/// W x of every row x.
-Rows multiply(const Matrix& weight, const Rows& x);
+/// W x of every row x, and what the rows' adapters add to it.
+Rows multiply(const Linear& weight, const Rows& x);
 
 double gelu_tanh(double x);
 
