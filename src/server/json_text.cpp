@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "tokenizer/utf8.h"
+
 namespace carat::server {
 
 std::string to_text(const Json& value) {
@@ -14,6 +16,15 @@ std::string json_string(std::string_view text) {
 
 std::string number_text(float value) {
   return fmt::format("{}", value);
+}
+
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const Utf8Unit unit = utf8_unit(text, i);
+    if (unit.kind != Utf8Unit::Kind::kCharacter) return false;
+    i += unit.length;
+  }
+  return true;
 }
 
 }  // namespace carat::server

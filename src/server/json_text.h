@@ -17,4 +17,6 @@ std::string json_string(std::string_view text);
 /// A finite number as short as it reads back to the same float.
 std::string number_text(float value);
 
+bool is_utf8(std::string_view text);
+
 }  // namespace carat::server

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "server/json_text.h"
-#include "tokenizer/utf8.h"
 
 namespace carat::server {
 namespace {
@@ -30,15 +29,6 @@ void append_token(std::string& out, const std::string& bytes, float logprob) {
     fmt::format_to(std::back_inserter(out), "{}{}", i == 0 ? "" : ",", static_cast<unsigned char>(bytes[i]));
   }
   out += ']';
-}
-
-bool is_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const Utf8Unit unit = utf8_unit(text, i);
-    if (unit.kind != Utf8Unit::Kind::kCharacter) return false;
-    i += unit.length;
-  }
-  return true;
 }
 
 std::string spelled(std::string_view bytes) {

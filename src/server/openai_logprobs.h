@@ -22,8 +22,6 @@ class CompletionLogprobs {
   /// The first token of an echoed prompt, before which nothing stands: its log-probability is null.
   void add_first(std::string_view bytes, bool in_text);
   void add(std::span<const TokenReport> tokens);
-  /// The text begins with that many characters that no token reports.
-  void skip(size_t characters) { offset_ += characters; }
   bool empty() const { return tokens_.empty(); }
   /// What was collected since the last take(), as JSON.
   std::string take();
