@@ -18,25 +18,24 @@ void Model::forward(const Batch& batch, KvCache& cache, ForwardResult& result) {
 
   for (int i = 0; i < config().layer_count(); ++i) {
     const LayerPlan& plan = plan_.layers[static_cast<size_t>(i)];
-    const LayerWeights& w = weights_.layers[static_cast<size_t>(i)];
     const KvLayer kv = cache.layer(plan.cache);
 
     // After the last layer that owns keys and values, a row that nobody asks anything of has done all that it is for:
     // in models with shared KV that skips most of prefill, exactly.
     if (i == plan_.last_owner && static_cast<int64_t>(wanted_.size()) < rows_) {
-      project(Part::kKeyValue, plan, w, kv);
+      project(Part::kKeyValue, i, kv);
       if (wanted_.empty()) {
         result.logits.clear();
         return;
       }
       drop_unwanted_rows();
-      project(Part::kQuery, plan, w, kv);
+      project(Part::kQuery, i, kv);
     } else {
-      project(plan.owns_kv ? Part::kAll : Part::kQuery, plan, w, kv);
+      project(plan.owns_kv ? Part::kAll : Part::kQuery, i, kv);
     }
-    attend(plan, w, kv);
-    feed_forward(w);
-    add_per_layer_input(i, w);
+    attend(i, kv);
+    feed_forward(i);
+    add_per_layer_input(i);
     collect_taps(batch, i, x_.data(), result);
   }
 
@@ -94,14 +93,16 @@ void Model::prepare_per_layer_inputs() {
 
 /// q = rope(norm(Wq n)), k = rope(norm(Wk n)), v = norm(Wv n) with n = norm(x); k and v go to the cache. On K=V layers
 /// v is the raw key projection. Gemma 3 does not normalise v.
-void Model::project(Part part, const LayerPlan& plan, const LayerWeights& w, const KvLayer& kv) {
+void Model::project(Part part, int layer, const KvLayer& kv) {
+  const LayerPlan& plan = plan_.layers[static_cast<size_t>(layer)];
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const bool query = part != Part::kKeyValue;
   const bool key_value = part != Part::kQuery;
   std::array<Projection, 3> projections;
   size_t count = 0;
-  if (query) projections[count++] = {w.q, q_.data()};
-  if (key_value) projections[count++] = {w.k, k_.data()};
-  if (key_value && !plan.k_eq_v) projections[count++] = {w.v, v_.data()};
+  if (query) projections[count++] = {adapted(w.q, layer, LoraModule::kQuery), q_.data()};
+  if (key_value) projections[count++] = {adapted(w.k, layer, LoraModule::kKey), k_.data()};
+  if (key_value && !plan.k_eq_v) projections[count++] = {adapted(w.v, layer, LoraModule::kValue), v_.data()};
   device_->norm_project(x_.data(), rows_, norm(w.input_norm), std::span(projections).first(count));
 
   QkvArgs args{.rows = rows_,
@@ -120,7 +121,9 @@ void Model::project(Part part, const LayerPlan& plan, const LayerWeights& w, con
 }
 
 /// x += norm(Wo attention(q, cache)).
-void Model::attend(const LayerPlan& plan, const LayerWeights& w, const KvLayer& kv) {
+void Model::attend(int layer, const KvLayer& kv) {
+  const LayerPlan& plan = plan_.layers[static_cast<size_t>(layer)];
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   device_->attention({.rows = rows_,
                       .heads = config().heads,
                       .q = q_.data(),
@@ -128,19 +131,24 @@ void Model::attend(const LayerPlan& plan, const LayerWeights& w, const KvLayer& 
                       .scale = static_cast<float>(config().attention_scale),
                       .tokens = tokens(plan.kind),
                       .cache = kv});
-  device_->project_norm_residual(attended_.data(), rows_, w.o, {x_.data(), norm(w.post_attention_norm)});
+  device_->project_norm_residual(attended_.data(), rows_, adapted(w.o, layer, LoraModule::kOutput),
+                                 {x_.data(), norm(w.post_attention_norm)});
 }
 
 /// x += norm(MLP(norm(x))), with experts beside the MLP where the model has them. The layer scalar multiplies the whole
 /// residual stream at the very end of a layer.
-void Model::feed_forward(const LayerWeights& w) {
+void Model::feed_forward(int layer) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const MlpWeights mlp{adapted(w.mlp.gate.matrix, layer, LoraModule::kGate),
+                       adapted(w.mlp.up.matrix, layer, LoraModule::kUp),
+                       adapted(w.mlp.down.matrix, layer, LoraModule::kDown)};
   const Residual residual{x_.data(), norm(w.post_mlp_norm), config().pli_width > 0 ? 1.0f : w.scalar};
   if (!config().has_moe()) {
-    device_->gated_mlp(rows_, norm(w.pre_mlp_norm), w.mlp, residual);
+    device_->gated_mlp(rows_, norm(w.pre_mlp_norm), mlp, residual);
     return;
   }
   device_->moe({.rows = rows_,
-                .dense = w.mlp,
+                .dense = mlp,
                 .dense_pre_norm = norm(w.pre_mlp_norm),
                 .dense_post_norm = norm(w.post_dense_norm),
                 .router_norm = norm(w.router_scale),
@@ -156,13 +164,28 @@ void Model::feed_forward(const LayerWeights& w) {
 }
 
 /// x += norm(Wp(gelu(Wg x) * input of this layer)), then the layer scalar.
-void Model::add_per_layer_input(int layer, const LayerWeights& w) {
+void Model::add_per_layer_input(int layer) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const int width = config().pli_width;
   if (width == 0) return;
   const PerLayerInputs& part = layer < early_.first_layer + early_.layers ? early_ : late_;
-  device_->per_layer_gate(
-      rows_, w.pli_gate, part.values.data() + static_cast<int64_t>(layer - part.first_layer) * width,
-      static_cast<int64_t>(part.layers) * width, w.pli_projection, {x_.data(), norm(w.post_pli_norm), w.scalar});
+  device_->per_layer_gate(rows_, adapted(w.pli_gate, layer, LoraModule::kPliGate),
+                          part.values.data() + static_cast<int64_t>(layer - part.first_layer) * width,
+                          static_cast<int64_t>(part.layers) * width,
+                          adapted(w.pli_projection, layer, LoraModule::kPliProjection),
+                          {x_.data(), norm(w.post_pli_norm), w.scalar});
+}
+
+Linear Model::adapted(const Matrix& weight, int layer, LoraModule module) {
+  if (adapters_.empty()) return weight;
+  std::vector<LoraPair>& pairs = lora_pairs_[static_cast<size_t>(module)];
+  pairs.clear();
+  bool any = false;
+  for (const Adapter* adapter : adapters_) {
+    pairs.push_back(adapter->pair(layer, module));
+    any = any || pairs.back().rank > 0;
+  }
+  return any ? Linear(weight, {pairs, adapter_of_}) : Linear(weight);
 }
 
 /// Keeps the rows of `wanted_`, in order.
@@ -175,10 +198,12 @@ void Model::drop_unwanted_rows() {
     full_[i] = full_[row];
     sliding_[i] = sliding_[row];
     source_[i] = source_[row];
+    adapter_of_[i] = adapter_of_[row];
   }
   full_.resize(wanted_.size());
   sliding_.resize(wanted_.size());
   source_.resize(wanted_.size());
+  adapter_of_.resize(wanted_.size());
   if (c.pli_width > 0 && late_.layers == 0) {  // the inputs of all layers are in early_
     const int64_t width = static_cast<int64_t>(c.layer_count()) * c.pli_width;
     device_->gather_rows(early_.values.data(), wanted_, width, late_.values.data());
@@ -233,6 +258,8 @@ void Model::place_rows(const Batch& batch, KvCache& cache) {
   wanted_.clear();
   ids_.clear();
   pli_ids_.clear();
+  adapter_of_.clear();
+  adapters_ = {};
   const bool late_taps = !batch.taps.empty() && batch.taps.back() >= plan_.last_owner;
   int64_t last_position = 0;
   for (size_t begin = 0; begin < batch.rows.size();) {
@@ -257,6 +284,8 @@ void Model::place_rows(const Batch& batch, KvCache& cache) {
       if (row.wants_logits || (row.wants_taps && late_taps)) wanted_.push_back(static_cast<int>(r));
       ids_.push_back(row.token);
       pli_ids_.push_back(row.mask_per_layer ? 0 : row.token);
+      adapter_of_.push_back(row.adapter);
+      if (row.adapter >= 0) adapters_ = batch.adapters;
       last_position = std::max(last_position, position);
     }
     begin = end;
@@ -280,6 +309,7 @@ void Model::check(const Batch& batch, const KvCache& cache) {
   }
   for (const Adapter* adapter : batch.adapters) {
     if (adapter == nullptr) fail("an adapter of a batch is null");
+    if (!adapter->fits(*this)) fail("an adapter of a batch was loaded for another model");
   }
   seen_.clear();
   for (int64_t begin = 0; begin < rows;) {

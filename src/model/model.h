@@ -1,6 +1,7 @@
 // A Gemma text model: configuration, weights, and the forward pass.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "cache/kv_cache.h"
 #include "checkpoint/checkpoint.h"
 #include "compute/device.h"
+#include "model/adapter.h"
 #include "model/batch.h"
 #include "model/layer_plan.h"
 #include "model/weights.h"
@@ -54,11 +56,13 @@ class Model {
   void place_rows(const Batch& batch, KvCache& cache);
   void embed(const Batch& batch);
   void prepare_per_layer_inputs();
-  void project(Part part, const LayerPlan& plan, const LayerWeights& w, const KvLayer& kv);
+  void project(Part part, int layer, const KvLayer& kv);
   void drop_unwanted_rows();
-  void attend(const LayerPlan& plan, const LayerWeights& w, const KvLayer& kv);
-  void feed_forward(const LayerWeights& w);
-  void add_per_layer_input(int layer, const LayerWeights& w);
+  void attend(int layer, const KvLayer& kv);
+  void feed_forward(int layer);
+  void add_per_layer_input(int layer);
+  /// The weight with what the rows' adapters add to it.
+  Linear adapted(const Matrix& weight, int layer, LoraModule module);
   void collect_taps(const Batch& batch, int layer, const float* values, ForwardResult& result);
   void compute_logits(const Batch& batch, const float* normed, ForwardResult& result);
 
@@ -79,12 +83,15 @@ class Model {
   std::vector<int> source_;               // batch row of each current row
   std::vector<int> wanted_;               // current rows that go all the way
   std::vector<int> ids_, pli_ids_;
-  std::vector<uint8_t> seen_;        // by sequence, while a batch is checked
-  std::vector<int> batch_rows_of_;   // scratch for gathers
-  DeviceArray<float> x_, gathered_;  // [max_rows, hidden]
-  DeviceArray<float> q_, attended_;  // [max_rows, heads * head_dim]
-  DeviceArray<float> k_, v_;         // [max_rows, kv_heads * head_dim]
-  PerLayerInputs early_, late_;      // for all rows, and for the wanted rows from the last owner on
+  std::span<const Adapter* const> adapters_;                    // empty when no row uses one
+  std::vector<int> adapter_of_;                                 // of each current row, -1 for none
+  std::array<std::vector<LoraPair>, kLoraModules> lora_pairs_;  // of the layer in progress, one an adapter
+  std::vector<uint8_t> seen_;                                   // by sequence, while a batch is checked
+  std::vector<int> batch_rows_of_;                              // scratch for gathers
+  DeviceArray<float> x_, gathered_;                             // [max_rows, hidden]
+  DeviceArray<float> q_, attended_;                             // [max_rows, heads * head_dim]
+  DeviceArray<float> k_, v_;                                    // [max_rows, kv_heads * head_dim]
+  PerLayerInputs early_, late_;  // for all rows, and for the wanted rows from the last owner on
   DeviceArray<float> logits_;
 };
 
