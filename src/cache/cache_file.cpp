@@ -198,7 +198,7 @@ ParsedCacheFile parse_cache_file(std::span<const std::byte> bytes, const std::st
 
 void save_cache_file(const std::filesystem::path& path, KvCache& cache, const CacheContents& contents,
                      const std::string& model) {
-  // Checkpoints and the sequence share blocks, or have equal ones: one of each number.
+  // Checkpoints and the sequence share blocks, or have such as begin alike: of each number the first.
   std::vector<std::map<int64_t, const KvBlockRef*>> layers(static_cast<size_t>(cache.layer_count()));
   for (const KvPlacedBlock& placed : contents.blocks) {
     layers[static_cast<size_t>(placed.block.layer())].emplace(placed.number, &placed.block);

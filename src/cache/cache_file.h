@@ -13,9 +13,11 @@ namespace carat {
 
 /// A sequence by itself.
 struct CacheContents {
-  std::vector<int> tokens;            // one a position
-  std::vector<KvPlacedBlock> blocks;  // what add_sequence() needs, and the rings of the checkpoints
-  std::vector<int64_t> checkpoints;   // shorter lengths for which the blocks hold every ring's window, ascending
+  std::vector<int> tokens;  // one a position
+  /// What add_sequence() needs, and the rings of the checkpoints. Of blocks of the same number in a layer the first one
+  /// holds all that the others do.
+  std::vector<KvPlacedBlock> blocks;
+  std::vector<int64_t> checkpoints;  // shorter lengths for which the blocks hold every ring's window, ascending
 };
 
 /// Everything that the cache holds of a sequence: of rings also what lies before the window.

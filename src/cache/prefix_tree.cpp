@@ -1,20 +1,28 @@
 #include "cache/prefix_tree.h"
 
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
 
 namespace carat {
+namespace {
+
+constexpr auto kBlock = static_cast<size_t>(kKvBlock);
+
+}  // namespace
 
 struct PrefixTree::Node {
   Node* parent = nullptr;
   Children::iterator self;            // in the parent's children; not of a root
   const std::string* name = nullptr;  // of a root: its namespace
-  Children children;
-  int64_t depth = 0;               // blocks from the first position to the node's boundary
-  std::vector<KvBlockRef> blocks;  // of the growing layers
-  std::vector<KvPlacedBlock> ring_blocks;
+  Children children;                  // none of a tail
+  int64_t begin = 0;                  // positions before the node's block, a multiple of kKvBlock
+  int64_t length = 0;                 // of the prefix
+  std::vector<KvBlockRef> blocks;     // of the growing layers
   bool is_checkpoint = false;
+  int64_t serves_from = 0;  // of a checkpoint: the shortest length whose windows it holds, > begin
+  std::vector<KvPlacedBlock> ring_blocks;
   uint64_t used = 0;  // by the clock; the key in by_use_ where the node is there
 };
 
@@ -28,8 +36,13 @@ PrefixTree::~PrefixTree() {
   clear();  // one node at a time: chains of children are too long to be destroyed by recursion
 }
 
+/// Whether the prefix of `length`, which ends in the node's block, has all that a sequence needs.
+bool PrefixTree::can_be_used(const Node& node, int64_t length) const {
+  return rings_.empty() || (node.is_checkpoint && node.serves_from <= length);
+}
+
 /// In a model without rings every node can be used; only leaves can be evicted, though.
-bool PrefixTree::is_usable(const Node& node) const {
+bool PrefixTree::is_worth_keeping(const Node& node) const {
   return rings_.empty() || node.is_checkpoint;
 }
 
@@ -38,15 +51,48 @@ PrefixTree::Path PrefixTree::find(std::string_view name_space, std::span<const i
   const auto root = roots_.find(name_space);
   if (root == roots_.end()) return path;
   const Node* node = root->second.get();
-  constexpr auto kBlock = static_cast<size_t>(kKvBlock);
-  for (size_t at = 0; at + kBlock <= tokens.size(); at += kBlock) {
-    const auto child = node->children.find(tokens.subspan(at, kBlock));
+  const auto block = [&](const Node& parent) {
+    const std::span<const int> rest = tokens.subspan(static_cast<size_t>(parent.length));
+    return rest.first(std::min(rest.size(), kBlock));
+  };
+  for (;;) {
+    const auto child = block(*node).size() == kBlock ? node->children.find(block(*node)) : node->children.end();
     if (child == node->children.end()) break;
     node = child->second.get();
     path.nodes.push_back(child->second.get());
-    if (is_usable(*node)) path.usable = path.nodes.size();
+    if (can_be_used(*node, node->length)) {
+      path.source = child->second.get();
+      path.usable = node->length;
+    }
+  }
+  // Where a whole block cannot be used, a part of it or of another that begins like it may be.
+  for (; !find_in_block(*node, block(*node), path) && node->length > path.usable; node = node->parent) {
   }
   return path;
+}
+
+/// Looks for a child of `parent`, a node of the path, that begins like `rest` and can be used. Those that share most
+/// with it lie next to its place among them.
+bool PrefixTree::find_in_block(const Node& parent, std::span<const int> rest, Path& path) const {
+  const Children& children = parent.children;
+  const auto shared = [&](Children::const_iterator child) {
+    return std::mismatch(rest.begin(), rest.end(), child->first.begin(), child->first.end()).first - rest.begin();
+  };
+  auto after = children.lower_bound(rest);
+  auto before = after;
+  for (;;) {
+    const int64_t shared_after = after != children.end() ? shared(after) : 0;
+    const int64_t shared_before = before != children.begin() ? shared(std::prev(before)) : 0;
+    const int64_t most = std::max(shared_after, shared_before);
+    path.known = std::max(path.known, parent.length + most);
+    if (most == 0) return false;
+    const auto child = shared_after == most ? after++ : --before;
+    if (can_be_used(*child->second, parent.length + most)) {
+      path.source = child->second.get();
+      path.usable = parent.length + most;
+      return true;
+    }
+  }
 }
 
 /// At least one token of a prompt is left to compute, or nobody would know what comes next.
@@ -56,15 +102,24 @@ PrefixTree::Path PrefixTree::find_for(std::string_view name_space, std::span<con
 
 PrefixMatch PrefixTree::look_up(std::string_view name_space, std::span<const int> prompt) const {
   const Path path = find_for(name_space, prompt);
-  return {.sequence = -1,
-          .length = static_cast<int64_t>(path.usable) * kKvBlock,
-          .known = static_cast<int64_t>(path.nodes.size()) * kKvBlock};
+  return {.sequence = -1, .length = path.usable, .known = path.known};
 }
 
 std::vector<PrefixCheckpoint> PrefixTree::checkpoints(std::string_view name_space, std::span<const int> tokens) const {
   std::vector<PrefixCheckpoint> all;
-  for (const Node* node : find(name_space, tokens).nodes) {
-    if (node->is_checkpoint) all.push_back({node->depth * kKvBlock, node->ring_blocks});
+  const auto root = roots_.find(name_space);
+  const Node* node = root != roots_.end() ? root->second.get() : nullptr;
+  while (node != nullptr) {
+    const Node* next = nullptr;
+    for (size_t count = 1; count <= std::min(tokens.size(), kBlock); ++count) {  // tails, then the whole block
+      const auto child = node->children.find(tokens.first(count));
+      if (child == node->children.end()) continue;
+      next = child->second.get();
+      if (next->is_checkpoint) all.push_back({next->length, next->ring_blocks});
+    }
+    if (next == nullptr || next->length % kKvBlock != 0) break;
+    node = next;
+    tokens = tokens.subspan(kBlock);
   }
   return all;
 }
@@ -73,41 +128,37 @@ PrefixMatch PrefixTree::match(std::string_view name_space, std::span<const int> 
   PrefixMatch match;
   if (max_bytes_ == 0) return match;
   const Path path = find_for(name_space, prompt);
-  match.known = static_cast<int64_t>(path.nodes.size()) * kKvBlock;
-  if (path.usable == 0) {
+  match.known = path.known;
+  if (path.source == nullptr) {
     ++misses_;
     return match;
   }
-  std::vector<KvPlacedBlock> blocks = path.nodes[path.usable - 1]->ring_blocks;
-  for (size_t i = 0; i < path.usable; ++i) {
-    for (const KvBlockRef& block : path.nodes[i]->blocks) blocks.push_back({static_cast<int64_t>(i), block});
-  }
-  match.length = static_cast<int64_t>(path.usable) * kKvBlock;
+  std::vector<KvPlacedBlock> blocks = path.source->ring_blocks;
+  const auto take = [&](const Node& node) {
+    for (const KvBlockRef& block : node.blocks) blocks.push_back({node.begin / kKvBlock, block});
+  };
+  const auto whole = static_cast<size_t>(path.usable / kKvBlock);
+  for (size_t i = 0; i < whole; ++i) take(*path.nodes[i]);
+  if (path.usable % kKvBlock != 0) take(*path.source);
+  match.length = path.usable;
   match.sequence = cache_.add_sequence(match.length, blocks);
   if (rings_.empty()) {
-    for (size_t i = 0; i < path.usable; ++i) touch(*path.nodes[i]);
-  } else {
-    touch(*path.nodes[path.usable - 1]);
+    for (size_t i = 0; i < whole; ++i) touch(*path.nodes[i]);
   }
+  touch(*path.source);
   ++hits_;
   tokens_reused_ += static_cast<uint64_t>(match.length);
   return match;
 }
 
-/// The last boundary up to `length` before which the sequence's rings hold the window; 0 when there is none.
-int64_t PrefixTree::last_checkpoint(int sequence, int64_t length) {
-  for (int64_t boundary = length / kKvBlock * kKvBlock; boundary > 0; boundary -= kKvBlock) {
-    if (cache_.can_trim(sequence, boundary)) return boundary;
-  }
-  return 0;
-}
-
-/// Bytes of a prefix and its checkpoint by themselves.
+/// Bytes of a prefix and the checkpoint at its end by themselves.
 size_t PrefixTree::path_bytes(int64_t length) const {
+  const int64_t end = (length + kKvBlock - 1) / kKvBlock;  // in blocks
   size_t bytes = 0;
-  for (const int layer : growing_) bytes += static_cast<size_t>(length / kKvBlock) * cache_.block_bytes(layer);
+  for (const int layer : growing_) bytes += static_cast<size_t>(end) * cache_.block_bytes(layer);
   for (const int layer : rings_) {
-    bytes += static_cast<size_t>(length / kKvBlock - cache_.first_block(layer, length)) * cache_.block_bytes(layer);
+    const int64_t first = cache_.first_block(layer, (end - 1) * kKvBlock + 1);
+    bytes += static_cast<size_t>(end - first) * cache_.block_bytes(layer);
   }
   return bytes;
 }
@@ -117,51 +168,89 @@ void PrefixTree::insert(std::string_view name_space, int sequence, std::span<con
   if (length > cache_.length(sequence)) {
     fail("a prefix of {} tokens is longer than its sequence of {} positions", length, cache_.length(sequence));
   }
-  if (max_bytes_ == 0) return;
-  const int64_t boundary = last_checkpoint(sequence, length);
   // What could not stay would only drive out the rest.
-  if (boundary == 0 || path_bytes(boundary) > max_bytes_) return;
+  if (max_bytes_ == 0 || length == 0 || path_bytes(length) > max_bytes_) return;
+  if (!cache_.can_trim(sequence, length)) return;
   auto root = roots_.find(name_space);
   if (root == roots_.end()) {
     root = roots_.emplace(std::string(name_space), std::make_unique<Node>()).first;
     root->second->name = &root->first;
   }
   Node* node = root->second.get();
-  for (int64_t at = 0; at < boundary; at += kKvBlock) {
-    const std::span<const int> block = tokens.subspan(static_cast<size_t>(at), static_cast<size_t>(kKvBlock));
+  for (; tokens.size() >= kBlock; tokens = tokens.subspan(kBlock)) {
+    const std::span<const int> block = tokens.first(kBlock);
     const auto child = node->children.find(block);
     node = child != node->children.end() ? child->second.get() : &add_child(*node, block, sequence);
     if (rings_.empty()) touch(*node);
   }
-  if (!rings_.empty()) {
-    if (!node->is_checkpoint) add_checkpoint(*node, sequence);
-    touch(*node);
+  // What ends at the last boundary is served by no tail behind it.
+  if (node->length > 0 && cache_.can_trim(sequence, node->length)) add_checkpoint(*node, sequence);
+  if (!tokens.empty()) {
+    if (Node* const known = child_that_covers(*node, tokens)) {
+      touch(*known);
+    } else {
+      const auto tail = node->children.find(tokens);
+      add_checkpoint(tail != node->children.end() ? *tail->second : add_child(*node, tokens, sequence), sequence);
+    }
   }
   shrink(max_bytes_);
+}
+
+/// A child that serves whatever a tail of these tokens would.
+PrefixTree::Node* PrefixTree::child_that_covers(const Node& parent, std::span<const int> tokens) const {
+  for (auto child = parent.children.lower_bound(tokens); child != parent.children.end(); ++child) {
+    if (child->first.size() < tokens.size() || !std::equal(tokens.begin(), tokens.end(), child->first.begin())) break;
+    if (can_be_used(*child->second, parent.length + 1)) return child->second.get();
+  }
+  return nullptr;
 }
 
 PrefixTree::Node& PrefixTree::add_child(Node& parent, std::span<const int> tokens, int sequence) {
   auto node = std::make_unique<Node>();
   node->parent = &parent;
-  node->depth = parent.depth + 1;
-  for (const int layer : growing_) node->blocks.push_back(cache_.block(sequence, layer, parent.depth));
+  node->begin = parent.length;
+  node->length = parent.length + static_cast<int64_t>(tokens.size());
+  for (const int layer : growing_) node->blocks.push_back(cache_.block(sequence, layer, parent.length / kKvBlock));
   const auto self = parent.children.emplace(std::vector<int>(tokens.begin(), tokens.end()), std::move(node)).first;
   Node& added = *self->second;
   added.self = self;
   for (const KvBlockRef& block : added.blocks) hold(block);
-  if (rings_.empty()) by_use_.erase(parent.used);  // no longer a leaf
+  if (rings_.empty()) {
+    by_use_.erase(parent.used);  // no longer a leaf
+    remove_tails_within(added);
+  }
   return added;
 }
 
+/// Makes the node a checkpoint, or one that serves more, and the one used last. In a model without rings there is
+/// nothing to add.
 void PrefixTree::add_checkpoint(Node& node, int sequence) {
-  const int64_t length = node.depth * kKvBlock;
-  for (const int layer : rings_) {
-    for (int64_t b = cache_.first_block(layer, length); b < node.depth; ++b) {
-      node.ring_blocks.push_back({b, cache_.block(sequence, layer, b)});
-      hold(node.ring_blocks.back().block);
+  int64_t from = node.length;
+  while (from - 1 > node.begin && cache_.can_trim(sequence, from - 1)) --from;
+  if (!rings_.empty() && (!node.is_checkpoint || from < node.serves_from)) {
+    std::vector<KvPlacedBlock> blocks;
+    for (const int layer : rings_) {
+      for (int64_t b = cache_.first_block(layer, from); b * kKvBlock < node.length; ++b) {
+        blocks.push_back({b, cache_.block(sequence, layer, b)});
+        hold(blocks.back().block);
+      }
     }
+    for (const KvPlacedBlock& placed : node.ring_blocks) let_go(placed.block);
+    node.ring_blocks = std::move(blocks);
+    node.serves_from = from;
+    node.is_checkpoint = true;
+    if (from == node.begin + 1) remove_tails_within(node);
   }
-  node.is_checkpoint = true;
+  touch(node);
+}
+
+/// Removes the tails that end within the node's tokens: it serves all that they do.
+void PrefixTree::remove_tails_within(const Node& node) {
+  const std::span<const int> tokens = node.self->first;
+  for (size_t count = 1; count < tokens.size(); ++count) {
+    const auto tail = node.parent->children.find(tokens.first(count));
+    if (tail != node.parent->children.end()) remove(*tail->second);
+  }
 }
 
 void PrefixTree::touch(Node& node) {
@@ -186,7 +275,7 @@ void PrefixTree::evict(Node& node) {
     Node* const parent = leaf->parent;
     remove(*leaf);
     leaf = parent;
-  } while (leaf->parent != nullptr && !is_usable(*leaf));
+  } while (leaf->parent != nullptr && !is_worth_keeping(*leaf));
   if (leaf->parent == nullptr) {
     if (leaf->children.empty()) roots_.erase(*leaf->name);
   } else if (rings_.empty() && leaf->children.empty()) {
@@ -195,7 +284,9 @@ void PrefixTree::evict(Node& node) {
 }
 
 void PrefixTree::remove(Node& leaf) {
+  by_use_.erase(leaf.used);
   for (const KvBlockRef& block : leaf.blocks) let_go(block);
+  for (const KvPlacedBlock& placed : leaf.ring_blocks) let_go(placed.block);
   leaf.parent->children.erase(leaf.self);
 }
 
@@ -217,7 +308,7 @@ int64_t PrefixTree::checkpoint_stride() const {
   for (const int layer : growing_) growing += cache_.block_bytes(layer);
   for (const int layer : rings_) {
     const int64_t window = cache_.spec().layers[static_cast<size_t>(layer)].window;
-    rings += static_cast<size_t>((window + kKvBlock - 2) / kKvBlock) * cache_.block_bytes(layer);
+    rings += static_cast<size_t>((window + 2 * kKvBlock - 3) / kKvBlock) * cache_.block_bytes(layer);
   }
   if (rings == 0 || growing == 0) return 0;
   return static_cast<int64_t>((rings + growing - 1) / growing) * kKvBlock;

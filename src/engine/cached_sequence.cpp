@@ -22,7 +22,7 @@ int64_t CachedSequence::begin(std::span<const int> prompt) {
   if (leaving) tree_.insert(name_space_, id_, tokens_);
 
   const PrefixMatch in_tree = tree_.look_up(name_space_, prompt);
-  known_ = std::max<int64_t>(in_tree.known, leaving ? shared : 0);
+  known_ = in_tree.known;
   prompt_ = static_cast<int64_t>(prompt.size());
   if (shared >= in_tree.length && cache_.can_trim(id_, shared)) {
     cache_.trim(id_, shared);
@@ -61,9 +61,11 @@ void CachedSequence::append(std::span<const int> tokens) {
 
 CacheContents CachedSequence::contents() {
   CacheContents contents{.tokens = tokens_, .blocks = blocks_of(cache_, id_), .checkpoints = {}};
-  for (PrefixCheckpoint& checkpoint : tree_.checkpoints(name_space_, tokens_)) {
-    contents.checkpoints.push_back(checkpoint.length);
-    for (KvPlacedBlock& placed : checkpoint.blocks) contents.blocks.push_back(std::move(placed));
+  std::vector<PrefixCheckpoint> checkpoints = tree_.checkpoints(name_space_, tokens_);
+  for (const PrefixCheckpoint& checkpoint : checkpoints) contents.checkpoints.push_back(checkpoint.length);
+  // The longest first: what ends within a block holds less of it than what goes on.
+  for (auto checkpoint = checkpoints.rbegin(); checkpoint != checkpoints.rend(); ++checkpoint) {
+    for (KvPlacedBlock& placed : checkpoint->blocks) contents.blocks.push_back(std::move(placed));
   }
   return contents;
 }

@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include "cache/kv_cache.h"
 #include "cache/prefix_tree.h"
@@ -40,7 +41,9 @@ class World {
       : cache_(*device_, {.layers = std::move(layers), .max_rows = kRows}),
         tree_(cache_, budget),
         budget_(budget),
-        random_(seed) {}
+        random_(seed) {
+    for (int layer = 0; layer < cache_.layer_count(); ++layer) has_rings_ = has_rings_ || cache_.is_ring(layer);
+  }
 
   void step() {
     const unsigned what = random_() % 100;
@@ -64,9 +67,10 @@ class World {
       insert(any());
     } else if (what < 98) {
       match();
-    } else {
-      tree_.shrink(tree_.stats().bytes / 2);
-      evicted_ = true;
+    } else if (random_() % 4 == 0) {
+      evicted_ = random_() % 2 == 0;
+      tree_.shrink(evicted_ ? tree_.stats().bytes / 2 : 0);
+      kept_.clear();  // after half of it is gone nobody knows what is there, until all is
     }
   }
 
@@ -91,6 +95,7 @@ class World {
   }
 
   uint64_t hits() const { return tree_.stats().hits; }
+  uint64_t hits_within_blocks() const { return hits_within_blocks_; }
 
  private:
   int any() {
@@ -137,12 +142,24 @@ class World {
     const std::span<const int> tokens = std::span(plain.tokens).first(count);
     tree_.insert(space, id, tokens);
     if (tree_.stats().max_bytes < SIZE_MAX) return;
-    // The longest prefix that the rings allow must be there now.
-    for (int64_t boundary = static_cast<int64_t>(count) / kKvBlock * kKvBlock; boundary > 0; boundary -= kKvBlock) {
-      if (!cache_.can_trim(id, boundary)) continue;
-      kept_.insert({space, std::vector(tokens.begin(), tokens.begin() + boundary)});
-      break;
+    // Every length whose windows the rings hold must be there now, within the last block and up to the boundary
+    // before a tail.
+    const auto length = static_cast<int64_t>(count);
+    if (length == 0) return;
+    if (!cache_.can_trim(id, length)) {
+      for (int64_t shorter = 1; shorter < length; ++shorter) {  // at a boundary a window of one needs no block
+        ASSERT_TRUE(shorter % kKvBlock == 0 || !cache_.can_trim(id, shorter));
+      }
+      return;
     }
+    const auto keep = [&](int64_t end) {
+      int64_t from = end;
+      while (from > 1 && (!has_rings_ || (from - 1) % kKvBlock != 0) && cache_.can_trim(id, from - 1)) --from;
+      kept_.insert({space, {tokens.begin(), tokens.begin() + end}, from});
+    };
+    keep(length);
+    const int64_t boundary = length / kKvBlock * kKvBlock;
+    if (boundary > 0 && cache_.can_trim(id, boundary)) keep(boundary);
   }
 
   void match() {
@@ -154,21 +171,27 @@ class World {
     const PrefixMatch match = tree_.match(space, prompt);
     ASSERT_LT(match.length, size);
     ASSERT_GE(match.known, match.length);
-    ASSERT_EQ(match.length % kKvBlock, 0);
+    const PrefixMatch seen = tree_.look_up(space, prompt);
+    ASSERT_EQ(seen.length, match.length);
+    ASSERT_EQ(seen.known, match.known);
     if (!evicted_ && budget_ == SIZE_MAX) {
-      size_t longest = 0;
-      for (const auto& [kept_space, tokens] : kept_) {
-        if (kept_space == space && tokens.size() < prompt.size() &&
-            std::equal(tokens.begin(), tokens.end(), prompt.begin())) {
-          longest = std::max(longest, tokens.size());
-        }
+      int64_t longest = 0;
+      int64_t known = 0;
+      for (const auto& [kept_space, tokens, from] : kept_) {
+        if (kept_space != space) continue;
+        const auto shared =
+            std::mismatch(prompt.begin(), prompt.end() - 1, tokens.begin(), tokens.end()).second - tokens.begin();
+        known = std::max<int64_t>(known, shared);
+        if (shared >= from) longest = std::max<int64_t>(longest, shared);
       }
-      ASSERT_GE(match.length, static_cast<int64_t>(longest));
+      ASSERT_EQ(match.length, longest);
+      ASSERT_EQ(match.known, known);
     }
     if (match.sequence < 0) {
       ASSERT_EQ(match.length, 0);
       return;
     }
+    if (match.length % kKvBlock != 0) ++hits_within_blocks_;
     ASSERT_EQ(cache_.length(match.sequence), match.length);
     ASSERT_FALSE(plain_.contains(match.sequence));
     Plain plain{.story = story, .tokens = {}, .values = {}};
@@ -204,8 +227,10 @@ class World {
   size_t budget_;
   std::mt19937 random_;
   std::map<int, Plain> plain_;
-  std::set<std::pair<std::string, std::vector<int>>> kept_;
+  std::set<std::tuple<std::string, std::vector<int>, int64_t>> kept_;  // namespace, tokens, shortest length to be used
+  bool has_rings_ = false;
   bool evicted_ = false;
+  uint64_t hits_within_blocks_ = 0;
 };
 
 struct Setting {
@@ -228,7 +253,21 @@ TEST_P(CacheProperty, TenThousandOperationsLeaveEveryPositionInItsPlace) {
     if (HasFatalFailure() || HasNonfatalFailure()) FAIL() << "after operation " << i;
   }
   EXPECT_GT(world.hits(), 50u);
+  EXPECT_GT(world.hits_within_blocks(), 30u);
   world.finish();
+}
+
+// Trees that hold little yet: much of what is known cannot be used.
+TEST_P(CacheProperty, TreesServeExactlyWhatWasKept) {
+  for (unsigned seed = 100; seed < 200; ++seed) {
+    World world(GetParam().layers, GetParam().budget, seed);
+    for (int i = 0; i < 600; ++i) {
+      world.step();
+      world.check();
+      if (HasFatalFailure() || HasNonfatalFailure()) FAIL() << "seed " << seed << ", after operation " << i;
+    }
+    world.finish();
+  }
 }
 
 const KvLayerSpec kFull{1, 16, 0};
