@@ -8,8 +8,7 @@ namespace carat::server {
 /// The whole page: HTML in UTF-8 that asks nothing of any other server.
 extern const std::string_view kChatPage;
 
-/// The Content-Security-Policy to send with it: what the page does not need, no text that a model writes can make it
-/// do.
+/// The Content-Security-Policy to send with it: what the page does not need, no text of a model can make it do.
 inline constexpr std::string_view kChatPagePolicy =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
