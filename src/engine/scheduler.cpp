@@ -172,6 +172,34 @@ size_t Scheduler::bytes_to_start(const Generation& generation) const {
       std::min<int64_t>(static_cast<int64_t>(generation.tokens.size()) + kHeadroom, model_.config().max_positions));
 }
 
+/// Whether a prompt that is being read will spare this one a good part of its own. Marks where they part, so that
+/// sliding layers can be taken up there.
+bool Scheduler::waits_for_prefix(const Generation& waiting) {
+  constexpr int64_t kWorthWaiting = 2 * kKvBlock;
+  if (!waiting.keeps_prefix() || options_.prefix_cache_bytes == 0) return false;
+  Generation* best = nullptr;
+  int64_t most = kWorthWaiting - 1;
+  for (const auto& reading : running_) {
+    const auto prompt = static_cast<int64_t>(reading->request.prompt.size());
+    if (reading->computed >= prompt || !reading->keeps_prefix() ||
+        reading->request.adapter != waiting.request.adapter) {
+      continue;
+    }
+    const auto parted = std::mismatch(waiting.tokens.begin(), waiting.tokens.end(), reading->request.prompt.begin(),
+                                      reading->request.prompt.end());
+    const int64_t shared = parted.first - waiting.tokens.begin();
+    if (shared > most && shared > reading->computed) {
+      most = shared;
+      best = reading.get();
+    }
+  }
+  if (best == nullptr || tree_.look_up(name_space(waiting), waiting.tokens).length + kWorthWaiting > most) return false;
+  const int64_t mark = most / kKvBlock * kKvBlock;
+  const auto place = std::lower_bound(best->marks.begin(), best->marks.end(), mark);
+  if (place == best->marks.end() || *place != mark) best->marks.insert(place, mark);
+  return true;
+}
+
 /// Starts waiting generations, the first of the queue first. One that does not fit yet lets smaller ones pass, a
 /// limited number of times.
 void Scheduler::admit() {
@@ -186,7 +214,8 @@ void Scheduler::admit() {
     return alone <= limit_ || beside <= limit_;
   };
   while (static_cast<int>(running_.size()) < options_.max_running) {
-    const auto next = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& g) { return fits(*g); });
+    const auto next = std::find_if(waiting_.begin(), waiting_.end(),
+                                   [&](const auto& g) { return !waits_for_prefix(*g) && fits(*g); });
     if (next == waiting_.end()) return;
     if (next != waiting_.begin() && waiting_.front()->bypassed++ >= kMostBypassed) return;
     std::unique_ptr<Generation> generation = std::move(*next);
@@ -205,7 +234,7 @@ void Scheduler::start(Generation& generation) {
     const PrefixMatch match = tree_.match(name_space(generation), generation.tokens);
     generation.sequence = match.sequence;
     generation.computed = match.length;
-    generation.known = match.known;
+    generation.marks = {match.known};
   }
   if (generation.sequence < 0) generation.sequence = cache_.add_sequence();
   if (!first) return;
@@ -264,6 +293,9 @@ void Scheduler::grant(Generation& generation, int64_t rows) {
 
 int64_t Scheduler::rows_within(const Generation& generation, int64_t rows) const {
   rows = std::min(rows, generation.pending() - generation.rows);
+  // A chunk ends where others branch off: there the rings of sliding layers hold just what a checkpoint needs.
+  const auto mark = std::upper_bound(generation.marks.begin(), generation.marks.end(), generation.computed);
+  if (mark != generation.marks.end()) rows = std::min(rows, *mark - generation.computed - generation.rows);
   if (generation.wants_all_rows()) rows = std::min(rows, std::max<int64_t>(0, kScoredRows - generation.rows));
   return rows;
 }
@@ -438,15 +470,16 @@ void Scheduler::deliver(Generation& g, const Sampled& sampled) {
   }
 }
 
-/// Keeps what others may want of the prompt that has been read since `before`: where it leaves what the tree knows
-/// (others will branch there, too), at its end (what is generated may be dropped, edited or made again), and on the way
-/// as often as checkpoints pay.
+/// Keeps what others may want of the prompt that has been read since `before`: where it leaves what the tree knows and
+/// where others that wait branch off, at its end (what is generated may be dropped, edited or made again), and on the
+/// way as often as checkpoints pay.
 void Scheduler::remember(Generation& g, int64_t before) {
   const auto prompt = static_cast<int64_t>(g.request.prompt.size());
   const int64_t stride = tree_.checkpoint_stride();
   for (int64_t at = before; at < prompt;) {
     int64_t next = prompt;
-    if (at < g.known) next = std::min(next, g.known);
+    const auto mark = std::upper_bound(g.marks.begin(), g.marks.end(), at);
+    if (mark != g.marks.end()) next = std::min(next, *mark);
     if (stride > 0) next = std::min(next, (at / stride + 1) * stride);
     at = next;
     if (at > g.computed) break;

@@ -110,6 +110,8 @@ struct SchedulerStats {
 /// values and is computed anew later, which changes no bit of it. One that is alone and still does not fit ends with
 /// FinishReason::kContext.
 ///
+/// A prompt that begins like one that is just being read waits for it, and then goes on from where they part.
+///
 /// A generation's tokens depend on its request alone, whatever runs beside it (law 2). Not thread-safe.
 class Scheduler {
  public:
@@ -143,12 +145,12 @@ class Scheduler {
     uint64_t id = 0;
     GenerationRequest request;
     std::shared_ptr<GenerationListener> listener;
-    std::vector<int> tokens;  // of the prompt and generated
-    int sequence = -1;        // of the cache; -1 while it waits
-    int64_t computed = 0;     // of `tokens`: their keys and values are in the cache
-    int64_t known = 0;        // where the prompt leaves what the prefix tree knows
-    int rows = 0;             // in the step's batch
-    int bypassed = 0;         // times that a younger one was started first
+    std::vector<int> tokens;     // of the prompt and generated
+    int sequence = -1;           // of the cache; -1 while it waits
+    int64_t computed = 0;        // of `tokens`: their keys and values are in the cache
+    std::vector<int64_t> marks;  // lengths of the prompt at which others branch off, ascending
+    int rows = 0;                // in the step's batch
+    int bypassed = 0;            // times that a younger one was started first
     std::optional<Constraint> constraint;
     std::optional<int> forced;
     std::vector<double> sum;  // of hidden states
@@ -163,6 +165,7 @@ class Scheduler {
 
   int64_t longest_within(size_t bytes) const;
   void admit();
+  bool waits_for_prefix(const Generation& generation);
   void start(Generation& generation);
   bool plan();
   void grant(Generation& generation, int64_t rows);

@@ -331,6 +331,29 @@ TEST_P(SchedulerTest, TheNextTurnOfAConversationReusesTheLast) {
   EXPECT_EQ(second->tokens, expected->tokens);
 }
 
+TEST_P(SchedulerTest, PromptsThatBeginAlikeAreReadOnce) {
+  Bench bench(GetParam());
+  const std::vector<int> common = random_prompt(1000, 13);
+  std::vector<GenerationRequest> requests;
+  for (unsigned i = 0; i < 6; ++i) {
+    GenerationRequest request;
+    request.prompt.assign(common.begin(), common.begin() + (i < 4 ? 1000 : 700));
+    request.prompt.insert(request.prompt.end(), {static_cast<int>(20 + i), 7});
+    request.max_tokens = 4;
+    requests.push_back(request);
+  }
+  std::vector<std::shared_ptr<Recorded>> got;
+  for (const GenerationRequest& request : requests) got.push_back(bench.submit(request));
+  bench.run();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_GE(got[i]->end->reused_tokens, i == 0 ? 0 : (i < 4 ? 1000 : 700) - 3 * kKvBlock) << i;
+    Bench cold(GetParam());
+    const auto expected = cold.submit(requests[i]);
+    cold.run();
+    EXPECT_EQ(got[i]->tokens, expected->tokens) << i;
+  }
+}
+
 TEST_P(SchedulerTest, TheQueueHasAnEnd) {
   Bench bench(GetParam(), {.max_running = 2, .max_waiting = 3});
   GenerationRequest request;

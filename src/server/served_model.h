@@ -1,0 +1,106 @@
+// One model that is being served: its files, its engine, its adapters.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "carat/options.h"
+#include "chat/speech.h"
+#include "engine/engine_thread.h"
+#include "server/metrics.h"
+#include "server/reply.h"
+#include "server/service.h"
+
+namespace carat::server {
+
+struct ServingOptions {
+  EngineOptions engine;
+  size_t memory = 0;  // bytes that the process may take; 0: three quarters of what there is
+  int max_running = 64;
+  int max_waiting = 256;
+  int mixed_rows = 128;
+  SamplingChoice sampling;        // what requests leave out
+  std::optional<int> max_tokens;  // likewise, of conversations
+  std::optional<bool> thinking;   // likewise
+  bool any_model = false;         // a request may name any model; the first one answers
+};
+
+struct NamedModel {
+  std::string id;
+  std::filesystem::path path;
+};
+
+/// Reads requests for one model and hands them to its engine. Thread-safe.
+class ServedModel {
+ public:
+  /// `device` is shared with other models, and so is `turn`, which is held while one of them computes. `kv_bytes`: for
+  /// keys and values, those of earlier prompts included.
+  ServedModel(const NamedModel& named, std::shared_ptr<const Checkpoint> checkpoint, std::shared_ptr<Device> device,
+              std::shared_ptr<std::mutex> turn, size_t kv_bytes, const ServingOptions& options, Metrics& metrics);
+
+  const std::string& id() const { return id_; }
+  ModelInfo info() const;
+  SchedulerStats stats() const { return engine_->stats(); }
+  int64_t longest() const { return engine_->longest(); }
+
+  std::shared_ptr<TaskHandle> chat(const ChatTask& task, std::shared_ptr<ReplyListener> listener);
+  std::shared_ptr<TaskHandle> complete(const CompletionTask& task, std::shared_ptr<ReplyListener> listener);
+  int64_t count_prompt(const ChatTask& task) const;
+  void embed(std::vector<std::vector<int>> inputs,
+             std::function<void(std::vector<EmbeddingResult>, std::optional<ApiError>)> done);
+
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+
+  std::vector<AdapterInfo> adapters() const;
+  AdapterInfo load_adapter(const std::string& id, const std::string& path);
+  void remove_adapter(const std::string& id);
+  /// Used by requests that name none; empty for none.
+  void set_default_adapter(std::string id) { default_adapter_ = std::move(id); }
+
+ private:
+  struct Mounted {
+    AdapterInfo info;
+    std::shared_ptr<const Adapter> adapter;
+  };
+  struct Prompt {
+    std::vector<int> ids;
+    std::optional<SpeechParser> parser;  // of the reply
+    std::shared_ptr<const Grammar> grammar;
+  };
+
+  Prompt prompt_of(const ChatTask& task) const;
+  std::shared_ptr<const Grammar> grammar_of(const ChatTask& task, Prelude prelude) const;
+  const std::shared_ptr<const GrammarVocabulary>& grammar_vocabulary() const;
+  SamplingParams sampling_of(const SamplingChoice& choice) const;
+  std::shared_ptr<const Adapter> adapter_of(const std::string& names) const;
+  std::shared_ptr<TaskHandle> start(const GenerationTask& task, GenerationRequest request,
+                                    const std::optional<SpeechParser>& parser, ReplyOptions reply,
+                                    std::shared_ptr<ReplyListener> listener);
+  uint64_t submit(GenerationRequest request, std::shared_ptr<GenerationListener> listener);
+
+  std::string id_;
+  int64_t created_;
+  ServingOptions options_;
+  Metrics& metrics_;
+  std::shared_ptr<const Checkpoint> checkpoint_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<Device> device_;
+  std::shared_ptr<std::mutex> turn_;
+  Model model_;
+  KvCache cache_;
+  ChatFormat format_;
+  SpeechMarkers markers_;
+  std::vector<int> stop_ids_;
+  std::string default_adapter_;
+  mutable std::once_flag vocabulary_once_;
+  mutable std::shared_ptr<const GrammarVocabulary> vocabulary_;
+  mutable std::mutex mutex_;
+  std::map<std::string, Mounted> adapters_;
+  std::unique_ptr<EngineThread> engine_;  // last: its thread uses all of the above
+};
+
+}  // namespace carat::server
