@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,38 +42,48 @@ class FakeExchange : public HttpExchange {
   HttpRequest& mutable_request() { return request_; }
 
   void respond(HttpResponse response) override {
+    const std::lock_guard lock(mutex_);
     check(!response_ && !began_, "respond() after the answer began");
     response_ = std::move(response);
     actions_.clear();
   }
   void begin_events(Headers headers = {}) override {
+    const std::lock_guard lock(mutex_);
     check(!response_ && !began_, "begin_events() after the answer began");
     began_ = true;
     headers_ = std::move(headers);
   }
   void write(std::string text) override {
+    const std::lock_guard lock(mutex_);
     check(began_ && !ended_, "write() outside a stream");
     check(text.size() > 2 && text.ends_with("\n\n"), "write() of something else than whole events");
-    writes_.push_back(std::move(text));
+    if (!gone_) writes_.push_back(std::move(text));
   }
   void end() override {
+    const std::lock_guard lock(mutex_);
     check(began_ && !ended_, "end() outside a stream");
     ended_ = true;
     actions_.clear();
   }
   bool gone() const override { return gone_; }
   void on_gone(std::function<void()> action) override {
-    if (gone_) {
-      action();
-    } else if (!answered()) {
-      actions_.push_back(std::move(action));
+    {
+      const std::lock_guard lock(mutex_);
+      if (answered()) return;
+      if (!gone_) return actions_.push_back(std::move(action));
     }
+    action();
   }
 
   /// The client goes away.
   void leave() {
-    gone_ = true;
-    for (const auto& action : std::exchange(actions_, {})) action();
+    std::vector<std::function<void()>> actions;
+    {
+      const std::lock_guard lock(mutex_);
+      gone_ = true;
+      actions.swap(actions_);
+    }
+    for (const auto& action : actions) action();
   }
 
   bool answered() const { return response_ || ended_; }
@@ -126,6 +138,7 @@ class FakeExchange : public HttpExchange {
   }
 
   HttpRequest request_;
+  std::mutex mutex_;
   std::optional<HttpResponse> response_;
   Headers headers_;
   std::vector<std::string> writes_;
@@ -133,7 +146,7 @@ class FakeExchange : public HttpExchange {
   std::vector<std::string> mistakes_;
   bool began_ = false;
   bool ended_ = false;
-  bool gone_ = false;
+  std::atomic<bool> gone_ = false;
 };
 
 struct FakeHandle : TaskHandle {
