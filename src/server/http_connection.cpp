@@ -405,7 +405,8 @@ void Connection::watch() {
   if (input_.size() < kMaxAhead) start_read(kWatchBytes);
 }
 
-/// For a client that has sent so much ahead that the connection does not read: whether it has closed its side.
+/// For a client that has sent so much ahead that the connection does not read: whether it has closed its side. Where
+/// the system's buffers are full too, the news is stuck behind what was sent ahead.
 bool Connection::peer_has_left() const {
   if (reading_) return false;
   pollfd ask{wire_->socket().native_handle(), POLLRDHUP, 0};

@@ -28,6 +28,9 @@ using ReuseAddress = asio::socket_base::reuse_address;
 constexpr size_t kMaxTurnedAway = 64;
 // How long nothing is accepted when the process has no file descriptors left.
 constexpr std::chrono::milliseconds kAcceptPause{100};
+// Bytes that the system takes from a connection ahead of what it has sent. Small, so that little waits there for a slow
+// client and that its progress shows.
+constexpr int kUnsentInSystem = 128 << 10;
 // Attempts to find a port that is free on all addresses of a host.
 constexpr int kPortAttempts = 16;
 
@@ -240,6 +243,7 @@ void HttpServer::Impl::adopt(tcp::socket socket, Worker& worker) {
   // A machine that has vanished without a word is noticed by the system's own probes, or when what was sent to it is
   // not acknowledged.
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
+  setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentInSystem, sizeof(kUnsentInSystem));
   const auto patience = static_cast<unsigned>(std::clamp<int64_t>(state.options.write_timeout.count(), 1, 3'600'000));
   setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof(patience));
   std::string peer = peer_text(socket);

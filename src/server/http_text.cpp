@@ -96,6 +96,7 @@ std::optional<Target> parse_target(std::string_view target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (!starts_with_scheme(target, scheme)) continue;
     target.remove_prefix(scheme.size());
+    if (target.empty()) return std::nullopt;
     const size_t path = target.find_first_of("/?#");
     if (path == 0) return std::nullopt;  // no host
     target.remove_prefix(std::min(path, target.size()));
