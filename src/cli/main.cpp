@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
   carat::Action action;
   carat::add_generate(app, action);
   carat::add_chat(app, action);
+  carat::add_serve(app, action);
   carat::add_get(app, action);
   carat::add_ls(app, action);
   carat::add_rm(app, action);

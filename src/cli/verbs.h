@@ -15,6 +15,7 @@ using Action = std::function<int()>;
 
 void add_generate(CLI::App& app, Action& action);
 void add_chat(CLI::App& app, Action& action);
+void add_serve(CLI::App& app, Action& action);
 void add_get(CLI::App& app, Action& action);
 void add_ls(CLI::App& app, Action& action);
 void add_rm(CLI::App& app, Action& action);
