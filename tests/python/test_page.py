@@ -1,109 +1,27 @@
-"""The chat page in a real browser, against a scripted server and against `carat serve`.
-
-Needs pytest, playwright and Debian's chromium; skips where one is missing. The browser is $CARAT_CHROMIUM, else `chromium` in the
-path. Whatever a test does, it fails when the page raised an error, broke its security policy or asked another server for anything.
-"""
+"""What the chat page does, against a scripted server and against `carat serve`."""
 
 import json
-import os
 import random
-import re
-import shutil
 
 import pytest
+from mock_chat_server import DROP, Gate, Refusal, call, delta, finish, text, thought
+from page_browser import (  # noqa: F401
+    answers,
+    browser,
+    chat,
+    expect,
+    needs_chromium,
+    open_page,
+    page,
+    ready,
+    roles,
+    send,
+    server,
+    set_field,
+    settled,
+)
 
-playwright = pytest.importorskip("playwright.sync_api")
-expect = playwright.expect
-expect.set_options(timeout=20000)
-
-from mock_chat_server import DROP, Gate, MockChatServer, Refusal, call, delta, finish, text, thought  # noqa: E402
-
-CHROMIUM = os.environ.get("CARAT_CHROMIUM") or shutil.which("chromium")
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
-
-DESKTOP = {"viewport": {"width": 1280, "height": 800}}
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
-NARROW = {"viewport": {"width": 320, "height": 640}, "has_touch": True, "is_mobile": True}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        # Chromium's own sandbox refuses to run as root.
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else [])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def server():
-    server = MockChatServer()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def open_page(browser, server):
-    """Opens the page of a server in a fresh profile; keeps an eye on what it asks for and on what goes wrong in it."""
-    contexts, asked, wrong = [], [], []
-
-    def open_it(url=None, **options):
-        context = browser.new_context(**{**DESKTOP, **options})
-        contexts.append(context)
-        context.set_default_timeout(20000)
-        context.on("request", lambda request: asked.append((url or server.url, request.url)))
-        page = context.new_page()
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda message: "Content Security Policy" in message.text and wrong.append(message.text))
-        page.goto((url or server.url) + "/")
-        ready(page)
-        return page
-
-    yield open_it
-    for context in contexts:
-        context.close()
-    assert not wrong
-    assert asked or not contexts
-    for own, url in asked:
-        assert url.startswith((own + "/", "data:", "blob:" + own + "/")), url
-
-
-def ready(page):
-    """The models are listed, or why they are not."""
-    page.locator("#model option:not([value='']), #notice:visible").first.wait_for(state="attached")
-
-
-@pytest.fixture
-def page(open_page):
-    return open_page()
-
-
-def send(page, message):
-    page.fill("#input", message)
-    page.press("#input", "Enter")
-
-
-def settled(page):
-    expect(page.locator("body")).not_to_have_class(re.compile("busy"))
-
-
-def chat(page, message):
-    send(page, message)
-    settled(page)
-
-
-def answers(page):
-    return page.locator(".answer")
-
-
-def roles(body):
-    return [(message["role"], message["content"]) for message in body["messages"]]
-
-
-def set_field(page, name, value):
-    if not page.locator("#panel").is_visible():
-        page.click("#gear")
-    page.fill(f"[data-setting={name}]", value)
+pytestmark = needs_chromium
 
 
 # ---- Answers ----
@@ -187,6 +105,7 @@ def test_thoughts_are_folded_and_not_sent_back(page, server):
     gate.set()
     settled(page)
     expect(page.locator(".thought summary")).to_contain_text("Thought for")
+    expect(page.locator(".thought .md")).to_be_visible()  # still
     expect(page.locator(".thought .md")).to_have_text("Let me think more")
     expect(page.locator(".stats")).to_contain_text("(7 thinking)")
     chat(page, "Next")
@@ -426,6 +345,14 @@ def test_errors_are_shown_and_can_be_retried(page, server, script, shown):
     assert server.requests[0][2] == server.requests[1][2]
 
 
+def test_messages_around_a_failed_answer_become_one(page, server):
+    """Gemma's templates want user and model to take turns."""
+    server.say(Refusal(500, {"error": {"message": "No."}}))
+    chat(page, "One")
+    chat(page, "Two")
+    assert roles(server.last()) == [("user", "One\n\nTwo")]
+
+
 def test_a_server_that_is_gone(page, server):
     page.route("**/v1/**", lambda route: route.abort())
     chat(page, "Hello")
@@ -551,416 +478,6 @@ def test_a_full_storage_is_said(page, server):
     server.say(text("x" * 120000), finish())
     chat(page, "Much")
     expect(page.locator("#toast")).to_contain_text("no room")
-
-
-# ---- Markdown ----
-
-SAMPLE = """# One
-
-Text with **bold**, *italic*, ***both***, `code`, ~~gone~~ and snake_case_names, 2 * 3 * 4.
-A new line. A [link](https://example.com/a_(b) "title"), <https://example.org>, https://example.net/x?y=1.
-
-- one
-- two
-  - nested
-    1. deep
-    2. deeper
-
-  more of two
-* other list
-
-3. three
-4. four
-   ```python
-   def f():
-       return "*not bold*"
-   ```
-
-- [x] done
-- [ ] open
-
-> quoted
-> - list
-lazy
-
-| a | b |
-|:--|--:|
-| 1 | `x \\| y` |
-| 2 |
-
-Setext
-------
-
----
-
-~~~
-tilde
-~~~
-```js
-const open = 1;
-"""
-
-
-def render(page, source):
-    return page.evaluate("(source) => { const root = document.createElement('div'); new MarkdownView(root).show(source); return root.innerHTML; }", source)
-
-
-def test_markdown(page, server):
-    server.say(text(SAMPLE), finish())
-    chat(page, "Markdown")
-    answer = answers(page).locator(".text")
-    expect(answer.locator("h1")).to_have_text("One")
-    expect(answer.locator("h2")).to_have_text("Setext")
-    expect(answer.locator("p strong").first).to_have_text("bold")
-    expect(answer.locator("p > em").first).to_have_text("italic")
-    expect(answer.locator("em > strong")).to_have_text("both")
-    expect(answer.locator("del")).to_have_text("gone")
-    expect(answer.locator("> p").first).to_contain_text("snake_case_names, 2 * 3 * 4.")
-    links = answer.locator("a")
-    assert [link.get_attribute("href") for link in links.all()] == ["https://example.com/a_(b)", "https://example.org", "https://example.net/x?y=1"]
-    for link in links.all():
-        assert "noopener" in link.get_attribute("rel") and link.get_attribute("target") == "_blank"
-    expect(answer.locator("ul > li > ul > li > ol > li")).to_have_text(["deep", "deeper"])
-    expect(answer.locator("ol[start='3'] > li")).to_have_count(2)
-    expect(answer.locator("ol .block pre")).to_have_text('def f():\n    return "*not bold*"')
-    expect(answer.locator("input[type=checkbox]")).to_have_count(2)
-    expect(answer.locator("input:checked")).to_have_count(1)
-    expect(answer.locator("blockquote li")).to_have_text("list\nlazy", use_inner_text=True)
-    expect(answer.locator("th")).to_have_text(["a", "b"])
-    expect(answer.locator("td")).to_have_text(["1", "x | y", "2", ""])
-    expect(answer.locator("hr")).to_have_count(1)
-    expect(answer.locator("> .block pre")).to_have_text(["tilde", "const open = 1;"])
-
-
-@pytest.mark.parametrize(
-    "source, html",
-    [
-        ("a*b*c", "<p>a<em>b</em>c</p>"),
-        ("**a *b* c**", "<p><strong>a <em>b</em> c</strong></p>"),
-        ("**bold:** x", "<p><strong>bold:</strong> x</p>"),
-        ("*a **b*", "<p>*a *<em>b</em></p>"),
-        ("`` a`b ``", "<p><code>a`b</code></p>"),
-        ("`open", "<p>`open</p>"),
-        ("a\\b \\1 \\A \\(x\\)", "<p>a\\b \\1 \\A \\(x\\)</p>"),
-        (r"\*no\* \\ \[x\]", r"<p>*no* \ \[x\]</p>"),
-        ("1986. A year", '<ol start="1986"><li>A year</li></ol>'),
-        ("text\n1986. no list", "<p>text<br>1986. no list</p>"),
-        ("- a\n\n- b", "<ul><li><p>a</p></li><li><p>b</p></li></ul>"),
-        ("1. a\n  - b\n2. c", "<ol><li>a<ul><li>b</li></ul></li><li>c</li></ol>"),
-        ("#no heading", "<p>#no heading</p>"),
-        ("## a ##", "<h2>a</h2>"),
-        ("a | b\nno table", "<p>a | b<br>no table</p>"),
-        ("&lt;b&gt; &amp;amp;", "<p>&lt;b&gt; &amp;amp;</p>"),
-        ("x<br>y", "<p>x<br>y</p>"),
-        ("![alt](https://e.com/a.png)", '<p><a href="https://e.com/a.png" target="_blank" rel="noopener noreferrer nofollow">alt</a></p>'),
-        ("[a](/etc) [b](//e.com) [c](ftp://e.com)", "<p>[a](/etc) [b](//e.com) [c](ftp://e.com)</p>"),
-        ("(https://e.com/a).", '<p>(<a href="https://e.com/a" target="_blank" rel="noopener noreferrer nofollow">https://e.com/a</a>).</p>'),
-    ],
-)
-def test_markdown_cases(page, source, html):
-    assert render(page, source) == html
-
-
-def test_growing_text_renders_as_the_whole(page):
-    """At every length, what was rendered piece by piece equals what is rendered at once."""
-    seed = int(os.environ.get("CARAT_PAGE_SEED", random.randrange(2**32)))
-    draw = random.Random(seed)
-    parts = ["a", "b c", "\n", "\n", "\n\n", "- ", "  - ", "1. ", "2) ", "> ", "```", "```\n", "~~~", "# ", "---", "===", "|", "| a | b |\n", "|---|---|\n",
-             "*", "**", "_", "`", "[x](", "https://e.com", ")", "    ", "\t", "\\", "<br>", "!", "&amp;", "[ ] ", "~~", "\r\n"]  # fmt: skip
-    sources = [SAMPLE] + ["".join(draw.choice(parts) for _ in range(60)) for _ in range(60)]
-    failed = page.evaluate("""(sources) => {
-      for (const source of sources) {
-        const [piecewise, whole] = [document.createElement('div'), document.createElement('div')];
-        const view = new MarkdownView(piecewise);
-        for (let n = 1; n <= source.length; ++n) {
-          view.show(source.slice(0, n));
-          new MarkdownView(whole).show(source.slice(0, n));
-          if (piecewise.innerHTML !== whole.innerHTML) return [source.slice(0, n), piecewise.innerHTML, whole.innerHTML];
-        }
-      }
-      return null;
-    }""", sources)
-    assert failed is None, f"seed {seed}"
-
-
-def test_settled_blocks_are_left_alone(page):
-    """Only the end is rendered again, and a growing block of code keeps its element."""
-    kept = page.evaluate("""() => {
-      const root = document.createElement('div'), view = new MarkdownView(root);
-      let text = 'First.\\n\\n- a\\n- b\\n\\n```c\\nint x;\\n';
-      view.show(text);
-      const nodes = [...root.children];
-      for (let i = 0; i < 50; ++i) view.show(text += 'int y' + i + ';\\n');
-      const same = nodes.every((node, k) => node === root.children[k]);
-      view.show(text += '```\\n\\nThen.\\n\\nEnd.\\n');
-      return same && nodes.every((node, k) => node === root.children[k]) && root.children.length === 5;
-    }""")
-    assert kept
-
-
-HOSTILE_SIZES = ["*" * 50000, "_a" * 20000, "[" * 50000, "![" * 20000, "`" * 30001 + " " + "``" * 5000, "> " * 5000 + "x", "](" * 20000, "a\n" * 20000,
-                 "\n".join(" " * (2 * n) + "- x" for n in range(500)), "- " * 5000, "|" * 20000 + "\n" + "|-" * 20000, "<" * 50000, "h" * 50000, "&" * 50000,
-                 "\n" * 50000 + "x", "1. a\n" + "\n" * 20000 + "  b", "**a " * 10000, "*a* " * 10000, "http://" * 5000, "~~" * 20001, "\\" * 50000]  # fmt: skip
-
-
-def test_no_text_takes_long_to_render(page):
-    for source in HOSTILE_SIZES:
-        spent = page.evaluate("""(source) => {
-          const root = document.body.appendChild(document.createElement('div')), began = performance.now();
-          new MarkdownView(root).show(source);
-          root.getBoundingClientRect();
-          root.remove();
-          return performance.now() - began;
-        }""", source)
-        assert spent < 1500, source[:20]
-
-
-HOSTILE = [
-    "<script>window.hacked = 1</script>",
-    "<img src=x onerror='window.hacked = 1'>",
-    "<svg/onload=window.hacked=1>",
-    "<iframe srcdoc='<script>parent.hacked=1</script>'></iframe>",
-    "[click](javascript:window.hacked=1)",
-    "[click](JaVaScRiPt:window.hacked=1)",
-    "[click](&#106;avascript:window.hacked=1)",
-    "[click](java\tscript:window.hacked=1)",
-    "[click](data:text/html,<script>window.hacked=1</script>)",
-    "[click](vbscript:x)",
-    "<javascript:window.hacked=1>",
-    '[click](https://e.com/"onmouseover="window.hacked=1)',
-    "![x](https://evil.example/a.png)",
-    "![x](javascript:window.hacked=1)",
-    "`<img src=x onerror=window.hacked=1>`",
-    "```<img/src=x/onerror=window.hacked=1>\n<script>window.hacked=1</script>\n```",
-    "| <img src=x onerror=window.hacked=1> |\n|---|\n| <script>window.hacked=1</script> |",
-    "# <style>body{display:none}</style>",
-    "<a href='https://evil.example' ping='https://evil.example'>x</a>",
-    "<form action=https://evil.example><button>go</button></form>",
-    "<link rel=stylesheet href=https://evil.example/a.css><meta http-equiv=refresh content='0;url=https://evil.example'>",
-    "</textarea></div></script><script>window.hacked=1</script>",
-]
-
-
-def test_hostile_text_stays_text(page, server):
-    evil = "<img src=x onerror=window.hacked=1>"
-    server.models = {"data": [{"id": evil}]}
-    page.reload()
-    ready(page)
-    server.say(*[thought(f"{line}\n\n") for line in HOSTILE], *[text(f"{line}\n\n") for line in HOSTILE], call(0, evil, evil, evil), finish("tool_calls"))
-    chat(page, evil)
-    page.locator(".call textarea").fill(evil)
-    server.say(text("ok"), {"error": {"message": evil}})
-    page.locator(".call textarea").press("Enter")
-    settled(page)
-    page.locator(".thought summary").first.click()
-    answer = answers(page).first
-    for line in HOSTILE[:4] + HOSTILE[18:]:
-        expect(answer.locator(".text")).to_contain_text(line)
-    expect(page.locator(".answer .error span")).to_have_text(evil)
-    expect(page.locator("#model option")).to_have_text(evil)
-    for tag in ("script", "img", "iframe", "style", "form", "object", "embed", "link", "meta"):
-        expect(page.locator(f"main {tag}, nav {tag}")).to_have_count(0)
-    for href in page.locator("#log a").evaluate_all("(links) => links.map((link) => link.href)"):
-        assert href.startswith(("https:", "http:", "mailto:")), href
-    assert page.locator("#log *").evaluate_all("(all) => all.every((e) => [...e.attributes].every((a) => !a.name.startsWith('on')))")
-    assert page.evaluate("window.hacked") is None
-
-
-def test_copying_code(open_page, server):
-    page = open_page(permissions=["clipboard-read", "clipboard-write"])
-    server.say(text("```sh\nls | wc\n\necho\n```"), finish())
-    chat(page, "Code")
-    page.get_by_label("Copy code").click()
-    expect(page.get_by_label("Copied")).to_be_visible()
-    assert page.evaluate("navigator.clipboard.readText()") == "ls | wc\n\necho"
-
-
-# ---- Looks and keys ----
-
-
-def brightness(page):
-    """Of the background, 0 to 255."""
-    return sum(map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[:3])) / 3
-
-
-def test_dark_mode_follows_the_system_and_the_switch(open_page):
-    page = open_page(color_scheme="dark")
-    assert brightness(page) < 60
-    page.emulate_media(color_scheme="light")
-    assert brightness(page) > 200
-    page.click("#theme")
-    page.emulate_media(color_scheme="dark")
-    assert brightness(page) > 200  # light, whatever the system says
-    page.reload()
-    ready(page)
-    assert brightness(page) > 200
-    page.click("#theme")
-    page.emulate_media(color_scheme="light")
-    assert brightness(page) < 60
-    page.click("#theme")
-    assert brightness(page) > 200  # as the system
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out(open_page, server, scheme):
-    """At least 4.5 to 1 between text and what is behind it."""
-    page = open_page(color_scheme=scheme)
-    server.say(thought("T"), text("Text [link](https://e.com) `code`\n\n> quote\n\n```\ncode\n```"), finish())
-    chat(page, "Hello")
-    server.say(Refusal(400, {"error": {"message": "No."}}))
-    chat(page, "Hello")
-    page.click("#gear")
-    worst = page.evaluate("""() => {
-      const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
-      const paint = (colors) => {
-        canvas.clearRect(0, 0, 1, 1);
-        for (const color of colors) { canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); }
-        return canvas.getImageData(0, 0, 1, 1).data;
-      };
-      const light = (rgb) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, k) => {
-        const c = rgb[k] / 255;
-        return sum + weight * (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-      }, 0);
-      const found = [];
-      for (const element of document.querySelectorAll('body *')) {
-        if (![...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) || !element.checkVisibility() || element.closest('script, .unseen, select')) continue;
-        const behind = [];
-        for (let e = element; e; e = e.parentElement) behind.unshift(getComputedStyle(e).backgroundColor);
-        const [a, b] = [light(paint(behind)), light(paint([...behind, getComputedStyle(element).color]))];
-        found.push([(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), element.textContent.slice(0, 30)]);
-      }
-      return found.sort((x, y) => x[0] - y[0])[0];
-    }""")
-    assert worst[0] >= 4.5, worst
-
-
-def test_keys(page, server):
-    page.locator("#input").press_sequentially("one")
-    page.keyboard.press("Shift+Enter")
-    page.locator("#input").press_sequentially("two")
-    assert not server.requests
-    page.keyboard.press("Enter")
-    settled(page)
-    assert roles(server.last()) == [("user", "one\ntwo")]
-    page.keyboard.press("Enter")  # nothing to send
-    page.keyboard.press("ArrowUp")
-    expect(page.get_by_label("Edit message")).to_be_focused()
-    expect(page.get_by_label("Edit message")).to_have_value("one\ntwo")
-    page.keyboard.press("Escape")
-    expect(page.locator("#input")).to_be_focused()
-    page.fill("#input", "draft")
-    page.keyboard.press("ArrowUp")  # moves in the text
-    expect(page.get_by_label("Edit message")).to_have_count(0)
-    page.keyboard.press("Control+k")
-    expect(page.locator(".turn")).to_have_count(0)
-    page.keyboard.press("Meta+k")
-    expect(page.locator("#input")).to_be_focused()
-    page.click("#gear")
-    page.keyboard.press("Escape")
-    expect(page.locator("#panel")).to_be_hidden()
-    expect(page.locator("#gear")).to_be_focused()
-    assert len(server.requests) == 1
-
-
-def test_enter_while_composing_characters_does_not_send(page, server):
-    page.fill("#input", "にほん")
-    page.evaluate("document.getElementById('input').dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', isComposing: true, bubbles: true }))")
-    page.wait_for_timeout(100)
-    assert not server.requests
-
-
-def test_every_control_has_a_name_and_can_be_reached(page, server):
-    chat(page, "Hello")
-    page.click("#gear")
-    for control in page.locator("button, input, textarea, select").all():
-        name = control.evaluate("(e) => e.getAttribute('aria-label') || e.textContent.trim() || e.closest('label')?.textContent.trim()")
-        assert name, control.evaluate("(e) => e.outerHTML")
-    page.focus("#new")
-    seen = set()
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        seen.add(page.evaluate("document.activeElement.id || document.activeElement.getAttribute('aria-label') || document.activeElement.dataset.setting"))
-    assert {"menu", "model", "theme", "gear", "Copy", "Edit", "Regenerate", "input", "think", "temperature", "key", "reset"} <= seen
-
-
-def test_the_end_stays_in_view_only_for_who_is_there(page, server):
-    gates = [Gate(), Gate()]
-    lines = text("".join(f"line {n}\n\n" for n in range(60)))
-    server.say(lines, gates[0], lines, gates[1], lines, finish())
-    send(page, "Long")
-    at = "document.getElementById('scroll').scrollTop"
-    gap = "(() => { const s = document.getElementById('scroll'); return s.scrollHeight - s.scrollTop - s.clientHeight; })()"
-    expect(page.locator(".text > p")).to_have_count(60)
-    page.wait_for_timeout(100)
-    assert page.evaluate(gap) < 2
-    page.mouse.move(700, 300)
-    page.mouse.wheel(0, -600)
-    expect(page.get_by_label("To the latest message")).to_be_visible()
-    page.wait_for_timeout(300)
-    before = page.evaluate(at)
-    gates[0].set()
-    expect(page.locator(".text > p")).to_have_count(120)
-    page.wait_for_timeout(100)
-    assert page.evaluate(at) == before
-    page.get_by_label("To the latest message").click()
-    gates[1].set()
-    settled(page)
-    page.wait_for_timeout(100)
-    assert page.evaluate(gap) < 2
-
-
-def test_less_motion_where_it_is_asked_for(open_page, server):
-    page = open_page(reduced_motion="reduce")
-    server.say(Gate(), finish())
-    send(page, "Hello")
-    expect(page.locator(".wait .dot")).to_be_visible()
-    assert page.locator(".wait .dot").evaluate("(e) => getComputedStyle(e).animationName") == "none"
-
-
-@pytest.mark.parametrize("device", [PHONE, NARROW], ids=["390", "320"])
-def test_on_a_phone(open_page, server, device):
-    page = open_page(**device)
-    wide = "w" * 300
-    server.say(
-        thought(wide),
-        text(f"{wide} `{wide}` https://example.com/{wide}\n\n# {wide}\n\n```\n{wide} {wide}\n```\n\n| {wide} | a | b | c |\n|--|--|--|--|\n| x | y | z | {wide} |\n\n"),
-        text("- a\n  - b\n    - c\n      - d\n        - " + wide),
-        call(0, json.dumps({"a": wide}), wide, "call_a"),
-        finish("tool_calls", prompt=123456, cached=123455, completion=99999, reasoning=88888),
-    )
-
-    def fits():
-        width = page.evaluate("[document.documentElement.scrollWidth, document.getElementById('scroll').scrollWidth - document.getElementById('scroll').clientWidth]")
-        assert width[0] <= device["viewport"]["width"] and width[1] <= 0, width
-        small = page.locator("button:visible, select:visible, input:visible, summary:visible").evaluate_all(
-            "(all) => all.filter((e) => { const r = e.getBoundingClientRect(); return e.id !== 'veil' && e.tabIndex >= 0 && (r.width < 43.9 || r.height < 43.9); }).map((e) => e.outerHTML)"
-        )
-        assert not small
-        text_size = page.locator("textarea:visible, input:visible").evaluate_all("(all) => Math.min(...all.map((e) => parseFloat(getComputedStyle(e).fontSize)))")
-        assert text_size >= 16  # or phones zoom in
-
-    fits()
-    page.fill("#input", "Hello")
-    page.tap("#send")
-    settled(page)
-    fits()
-    page.locator(".thought summary").tap()
-    page.get_by_label("Edit", exact=True).tap()
-    fits()
-    page.get_by_role("button", name="Cancel").tap()
-    server.say(Refusal(400, {"error": {"message": wide}}))
-    page.get_by_label("Regenerate").tap()
-    settled(page)
-    fits()
-    page.tap("#gear")
-    fits()
-    page.tap("#panel-close")
-    expect(page.locator("#panel")).to_be_hidden()
-    page.tap("#menu")
-    page.get_by_label("Rename, export or delete").tap()
-    fits()
-    page.touchscreen.tap(device["viewport"]["width"] - 10, 300)  # beside the drawer
-    expect(page.locator("#side")).to_be_hidden()
 
 
 # ---- carat serve ----
