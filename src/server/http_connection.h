@@ -2,7 +2,7 @@
 #pragma once
 
 // clang-format off
-#include "server/http_coroutine.h"  // before Asio's own headers
+#include "server/http_asio.h"  // before Asio's own headers
 // clang-format on
 
 #include <atomic>

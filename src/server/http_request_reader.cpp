@@ -10,6 +10,7 @@
 namespace carat::server {
 namespace {
 
+namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using ErrorCode = boost::beast::error_code;
 
@@ -26,9 +27,8 @@ struct GrowingBody {
     template <class Buffers>
     size_t put(const Buffers& buffers, ErrorCode& error) {
       error = {};
-      for (auto it = boost::asio::buffer_sequence_begin(buffers); it != boost::asio::buffer_sequence_end(buffers);
-           ++it) {
-        const boost::asio::const_buffer buffer = *it;
+      for (auto it = asio::buffer_sequence_begin(buffers); it != asio::buffer_sequence_end(buffers); ++it) {
+        const asio::const_buffer buffer = *it;
         body_.append(static_cast<const char*>(buffer.data()), buffer.size());
       }
       return boost::beast::buffer_bytes(buffers);
@@ -50,6 +50,7 @@ struct RequestReader::Impl {
   explicit Impl(const RequestLimits& wanted) : limits(wanted) {
     parser.header_limit(static_cast<uint32_t>(std::min<size_t>(limits.header_bytes, UINT32_MAX)));
     parser.body_limit(limits.body_bytes);
+    parser.eager(false);  // a step at a time
   }
 
   State fail(int status, std::string message) {
@@ -111,8 +112,7 @@ struct RequestReader::Impl {
     if (input.empty()) return state;
     begun = true;
     ErrorCode error;
-    parser.eager(false);
-    const size_t taken = parser.put(boost::asio::buffer(input), error);
+    const size_t taken = parser.put(asio::buffer(input), error);
     header_bytes += taken;
     input.erase(0, taken);
     if (error == http::error::need_more) {
@@ -127,21 +127,22 @@ struct RequestReader::Impl {
   }
 
   State read_body(std::string& input) {
-    parser.eager(true);
-    while (!input.empty()) {
-      ErrorCode error;
-      const size_t taken = parser.put(boost::asio::buffer(input), error);
-      input.erase(0, taken);
-      if (parser.is_done()) return state = State::kComplete;
-      if (error == http::error::need_more) {
-        if (input.size() > limits.header_bytes)
-          return fail(400, "A chunk of the request's body has a header or trailer that is too large.");
-        return state;
+    std::string_view rest = input;
+    ErrorCode error;
+    while (!rest.empty() && !error && !parser.is_done()) {
+      const size_t before = parser.get().body().size();
+      const size_t taken = parser.put(asio::buffer(rest), error);  // one chunk, or one line before a chunk, …
+      rest.remove_prefix(taken);
+      const bool is_body = parser.get().body().size() > before;
+      // … of which Beast bears any length.
+      const size_t framing = error == http::error::need_more ? rest.size() : taken;
+      if (!is_body && framing > limits.header_bytes) {
+        return fail(400, "A chunk of the request's body has a header or trailers that are too large.");
       }
-      if (error) return fail(error);
-      if (taken == 0) return state;
     }
-    return state;
+    input.erase(0, input.size() - rest.size());
+    if (error && error != http::error::need_more) return fail(error);
+    return state = parser.is_done() ? State::kComplete : State::kBody;
   }
 
   const RequestLimits limits;

@@ -1,5 +1,9 @@
 #include "server/http_server.h"
 
+// clang-format off
+#include "server/http_connection.h"  // before Asio's own headers
+// clang-format on
+
 #include <fmt/format.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -14,7 +18,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "server/http_connection.h"
 
 namespace carat::server {
 namespace {

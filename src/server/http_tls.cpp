@@ -1,3 +1,7 @@
+// clang-format off
+#include "server/http_wire.h"  // before Asio's own headers
+// clang-format on
+
 #include <openssl/ssl.h>
 
 #include <boost/asio/ssl/context.hpp>
@@ -5,7 +9,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "server/http_wire.h"
 
 namespace carat::server {
 namespace {

@@ -1,6 +1,10 @@
 // What a connection reads from and writes to: a socket, with TLS around it or not.
 #pragma once
 
+// clang-format off
+#include "server/http_asio.h"  // before Asio's own headers
+// clang-format on
+
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/tcp.hpp>

@@ -282,11 +282,17 @@ TEST(HttpServer, WritesThatDoNotMoveEnd) {
   stuck.send(get("/scripted"));
   EXPECT_TRUE(eventually([&] { return server.server->stats().connections == 1; }));
   EXPECT_TRUE(server.server->wait(HttpClient::kPatience));
-  // One that reads, slowly, gets everything.
+}
+
+TEST(HttpServer, WritesThatMoveMayTakeLong) {
+  HttpOptions options;
+  options.write_timeout = milliseconds(1500);
+  TestServer server(options);
+  server.scripted = [](const auto& exchange) { exchange->respond({200, "text/plain", std::string(50'000'000, 'x')}); };
   HttpClient slow(server.port());
   slow.send(get("/scripted"));
-  for (int i = 0; i < 20; ++i) {
-    slow.receive();
+  for (const Clock::time_point start = Clock::now(); since(start) < milliseconds(2200);) {
+    ASSERT_TRUE(slow.receive());
     std::this_thread::sleep_for(milliseconds(20));
   }
   EXPECT_EQ(slow.read_answer().body.size(), 50'000'000U);

@@ -1,4 +1,4 @@
-// Asio with coroutines. Include this before any other header of Asio.
+// Asio with coroutines, quietly. To be included before any other header of Asio.
 #pragma once
 
 // Clang before 17 has coroutines without announcing them under the standard's name, which the standard library and Asio
@@ -11,9 +11,11 @@
 #define BOOST_ASIO_HAS_STD_COROUTINE 1
 #endif
 
-// GCC takes the frames of Asio's coroutines, which have their own allocator, for mismatched pairs of new and delete.
 #if defined(__GNUC__) && !defined(__clang__)
+// GCC takes the frames of Asio's coroutines, which have their own allocator, for mismatched pairs of new and delete.
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+// ThreadSanitizer does not know fences. Asio's only strengthen what its locks order already.
+#pragma GCC diagnostic ignored "-Wtsan"
 #endif
 
 // clang-format off
