@@ -82,7 +82,7 @@ struct ChatRequest {
 class Engine {
  public:
   /// `model` is a directory with config.json and safetensors, or a .gguf file; its files stay mapped. Throws Error when
-  /// they are missing, damaged or unsupported.
+  /// they are missing, damaged or unsupported, or when an adapter does not fit the model.
   static Engine load(const std::filesystem::path& model, const EngineOptions& options = {});
 
   Engine(Engine&&) noexcept;
@@ -109,7 +109,8 @@ class Engine {
   /// when the file cannot be written.
   void save_prompt_cache(const std::filesystem::path& file);
   /// Goes on from there: prompts that begin like it reuse its keys and values. Returns its number of tokens. Throws
-  /// Error, and changes nothing, when the file is missing, damaged, or of another model, precision or cache format.
+  /// Error, and changes nothing, when the file is missing, damaged, or of another model, adapter, precision or cache
+  /// format.
   int64_t load_prompt_cache(const std::filesystem::path& file);
   PrefixCacheStats prefix_cache() const;
 

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
+#include <vector>
 
 #include "carat/kv_format.h"
 
@@ -23,6 +25,9 @@ struct EngineOptions {
   /// Most bytes of keys and values kept of earlier prompts, for prompts that begin like them; 0 for none. Default: a
   /// tenth of the memory, at most 1 GiB.
   std::optional<size_t> prefix_cache_bytes = std::nullopt;
+  /// LoRA adapters that every token uses, their corrections added up: directories (or safetensors files) of mlx-lm or
+  /// PEFT (docs/adapters.md).
+  std::vector<std::filesystem::path> adapters = {};
 };
 
 }  // namespace carat

@@ -90,6 +90,7 @@ int run(const Flags& flags) {
   const EngineOptions options = flags.model.engine_options();
   const std::shared_ptr<Device> device = make_cpu_device({.threads = options.threads, .precision = options.precision});
   Model model(Checkpoint::open(resolve_model(flags.model.model)), device, options.chunk);
+  const auto adapter = load_adapters(options.adapters, model);
   check(ids, model.config());
   KvCache cache(*device, model.cache_spec(kv_choice_for(options, model.checkpoint())));
   const int sequence = cache.add_sequence();
@@ -103,8 +104,10 @@ int run(const Flags& flags) {
   for (size_t begin = 0; begin < ids.size(); begin += static_cast<size_t>(options.chunk)) {
     Batch batch;
     const size_t end = std::min(ids.size(), begin + static_cast<size_t>(options.chunk));
-    for (size_t i = begin; i < end; ++i)
-      batch.rows.push_back({.sequence = sequence, .token = ids[i], .wants_logits = true});
+    if (adapter) batch.adapters = {adapter.get()};
+    for (size_t i = begin; i < end; ++i) {
+      batch.rows.push_back({.sequence = sequence, .token = ids[i], .wants_logits = true, .adapter = adapter ? 0 : -1});
+    }
     model.forward(batch, cache, result);
     file.write(reinterpret_cast<const char*>(result.logits.data()),
                static_cast<std::streamsize>(result.logits.size() * sizeof(float)));
@@ -124,6 +127,7 @@ void add_logits(CLI::App& app, Action& action) {
   CLI::App* verb =
       app.add_subcommand("logits", "Write the logits of token ids to a NumPy file [tokens, vocab], float32");
   add_model_flags(*verb, flags->model);
+  add_adapter_flag(*verb, flags->model);
   CLI::Option_group* ids = verb->add_option_group("ids");
   ids->add_option("--ids", flags->ids, "Token ids, e.g. 2,17,5");
   ids->add_option("--ids-file", flags->ids_file,

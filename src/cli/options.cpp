@@ -32,6 +32,7 @@ EngineOptions ModelFlags::engine_options() const {
   EngineOptions options{
       .threads = threads, .precision = precision == "exact" ? Precision::kExact : Precision::kFast, .chunk = chunk};
   options.kv = kv.choice();
+  options.adapters.assign(adapters.begin(), adapters.end());
   return options;
 }
 
@@ -78,6 +79,13 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags) {
   verb.add_option("--chunk", flags.chunk, "Prompt tokens per forward; changes memory and speed, never the result")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
+}
+
+void add_adapter_flag(CLI::App& verb, ModelFlags& flags) {
+  verb.add_option("--adapter", flags.adapters,
+                  "A LoRA adapter: a directory of mlx-lm or PEFT; may be repeated, then their corrections add up")
+      ->allow_extra_args(false)
+      ->check(CLI::ExistingPath);
 }
 
 void add_kv_flags(CLI::App& verb, KvFlags& flags) {

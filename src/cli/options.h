@@ -38,12 +38,15 @@ struct ModelFlags {
   std::string precision = "fast";
   KvFlags kv;
   int chunk = 512;
+  std::vector<std::string> adapters;
 
   EngineOptions engine_options() const;
 };
 
 /// Adds the positional MODEL and --threads, --precision, --kv and its kin, --chunk.
 void add_model_flags(CLI::App& verb, ModelFlags& flags);
+/// Adds --adapter.
+void add_adapter_flag(CLI::App& verb, ModelFlags& flags);
 /// Adds MODEL alone.
 void add_model_argument(CLI::App& verb, std::string& model);
 

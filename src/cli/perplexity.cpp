@@ -45,6 +45,7 @@ int run(const Flags& flags) {
   }
   const auto tokenizer = Tokenizer::load(*checkpoint);
   Model model(checkpoint, device, options.chunk);
+  const auto adapter = load_adapters(options.adapters, model);
   const std::vector<int> ids = tokenizer->encode(text, Tokenizer::Specials::kText);
   if (ids.size() < 2) fail("{} has {} tokens; a perplexity needs at least 2", flags.file, ids.size());
 
@@ -64,8 +65,11 @@ int run(const Flags& flags) {
     for (size_t done = 0; done + 1 < window.size();) {
       const size_t count = std::min(window.size() - 1 - done, static_cast<size_t>(options.chunk));
       Batch batch;
-      for (size_t i = 0; i < count; ++i)
-        batch.rows.push_back({.sequence = sequence, .token = window[done + i], .wants_logits = true});
+      if (adapter) batch.adapters = {adapter.get()};
+      for (size_t i = 0; i < count; ++i) {
+        batch.rows.push_back(
+            {.sequence = sequence, .token = window[done + i], .wants_logits = true, .adapter = adapter ? 0 : -1});
+      }
       model.forward(batch, cache, result);
       const auto vocab = static_cast<size_t>(model.config().vocab);
       for (size_t i = 0; i < count; ++i) {
@@ -103,6 +107,7 @@ void add_perplexity(CLI::App& app, Action& action) {
   flags->model.chunk = 64;  // [chunk, vocab] floats are in memory at a time
   CLI::App* verb = app.add_subcommand("perplexity", "Measure how well a model predicts a text");
   add_model_flags(*verb, flags->model);
+  add_adapter_flag(*verb, flags->model);
   verb->add_option("FILE", flags->file, "The text (\"-\": standard input)")->required();
   verb->add_option("--window", flags->window, "Tokens of context, BOS included")
       ->check(CLI::Range(2, 10000000))

@@ -64,19 +64,27 @@ struct Engine::Impl {
         tokenizer(Tokenizer::load(*checkpoint)),
         device(make_cpu_device({.threads = options.threads, .precision = options.precision})),
         model(checkpoint, device, options.chunk),
+        adapter(load_adapters(options.adapters, model)),
         cache(*device, model.cache_spec(kv_choice_for(options, model.checkpoint()))),
         chat_format(chat_format_of(*checkpoint)),
         stop_ids(merged(checkpoint->stop_ids(), tokenizer->eos_ids())),
         sampler(merged(stop_ids, tokenizer->encode("\n"))),
-        sequence(cache, options.prefix_cache_bytes.value_or(default_prefix_cache_bytes()), ""),
-        precision(options.precision) {}
+        sequence(cache, options.prefix_cache_bytes.value_or(default_prefix_cache_bytes()),
+                 adapter ? adapter->fingerprint() : ""),
+        precision(options.precision) {
+    if (adapter) batch.adapters = {adapter.get()};
+  }
+
+  std::string identity() const {
+    return model_identity(*checkpoint, precision, adapter ? adapter->fingerprint() : std::string_view());
+  }
 
   /// Appends tokens; leaves the logits after the last one in `result`.
   void append(std::span<const int> tokens, const std::function<void(int64_t, int64_t)>& on_progress) {
     for (size_t done = 0; done < tokens.size();) {
       const size_t count = std::min(tokens.size() - done, static_cast<size_t>(model.max_rows()));
       batch.rows.clear();
-      batch.add(sequence.id(), tokens.subspan(done, count), done + count == tokens.size());
+      batch.add(sequence.id(), tokens.subspan(done, count), done + count == tokens.size(), adapter ? 0 : -1);
       model.forward(batch, cache, result);
       sequence.append(tokens.subspan(done, count));
       done += count;
@@ -88,6 +96,7 @@ struct Engine::Impl {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<Device> device;
   Model model;
+  std::shared_ptr<const Adapter> adapter;  // null for none
   KvCache cache;
   ChatFormat chat_format;
   std::vector<int> stop_ids;  // sorted
@@ -194,11 +203,11 @@ GenerateResult Engine::generate(const GenerateRequest& request, const std::funct
 
 void Engine::save_prompt_cache(const std::filesystem::path& file) {
   if (impl_->sequence.tokens().empty()) return;
-  save_cache_file(file, impl_->cache, impl_->sequence.contents(), model_identity(*impl_->checkpoint, impl_->precision));
+  save_cache_file(file, impl_->cache, impl_->sequence.contents(), impl_->identity());
 }
 
 int64_t Engine::load_prompt_cache(const std::filesystem::path& file) {
-  CacheContents contents = load_cache_file(file, impl_->cache, model_identity(*impl_->checkpoint, impl_->precision));
+  CacheContents contents = load_cache_file(file, impl_->cache, impl_->identity());
   const auto length = static_cast<int64_t>(contents.tokens.size());
   if (length > context_length()) {
     fail("{} holds {} tokens; the model's context is {}", file.string(), length, context_length());
@@ -244,8 +253,10 @@ SamplingParams Engine::recommended_sampling() const {
 }
 
 std::string Engine::description() const {
-  return fmt::format("{}, {} layers, {}", impl_->model.config().model_type, impl_->model.config().layer_count(),
-                     impl_->device->description());
+  std::string text = fmt::format("{}, {} layers, {}", impl_->model.config().model_type,
+                                 impl_->model.config().layer_count(), impl_->device->description());
+  if (impl_->adapter) text += fmt::format(", an adapter of {} projections", impl_->adapter->modules());
+  return text;
 }
 
 }  // namespace carat

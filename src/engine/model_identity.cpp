@@ -40,7 +40,7 @@ void add_sample(Digest& digest, const Matrix& matrix) {
 
 }  // namespace
 
-std::string model_identity(const Checkpoint& checkpoint, Precision precision) {
+std::string model_identity(const Checkpoint& checkpoint, Precision precision, std::string_view adapter) {
   Digest digest = Digest::sha256();
   add(digest, config_text(checkpoint.config()));
   for (const TensorInfo& tensor : checkpoint.tensors()) {
@@ -50,8 +50,10 @@ std::string model_identity(const Checkpoint& checkpoint, Precision precision) {
     if (const auto matrix = checkpoint.matrix(tensor.canonical)) add_sample(digest, *matrix);
     if (const auto stack = checkpoint.stack(tensor.canonical)) add_sample(digest, stack->all);
   }
-  return fmt::format("carat {}, {}, {}", CARAT_VERSION, precision == Precision::kExact ? "exact" : "fast",
-                     digest.finish());
+  std::string identity = fmt::format("carat {}, {}, {}", CARAT_VERSION,
+                                     precision == Precision::kExact ? "exact" : "fast", digest.finish());
+  if (!adapter.empty()) identity += fmt::format(", adapter {}", adapter);
+  return identity;
 }
 
 }  // namespace carat

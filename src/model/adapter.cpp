@@ -189,4 +189,11 @@ bool Adapter::fits(const Model& model) const {
          std::equal(impl_->shapes.begin(), impl_->shapes.end(), layers.begin(), layers.end(), same);
 }
 
+std::shared_ptr<const Adapter> load_adapters(std::span<const std::filesystem::path> paths, const Model& model) {
+  std::vector<std::shared_ptr<const Adapter>> adapters;
+  for (const auto& path : paths) adapters.push_back(Adapter::load(path, model));
+  if (adapters.empty()) return nullptr;
+  return adapters.size() == 1 ? adapters.front() : Adapter::stack(adapters);
+}
+
 }  // namespace carat

@@ -53,4 +53,7 @@ class Adapter {
   std::unique_ptr<Impl> impl_;
 };
 
+/// The stack of those at `paths`; null when there are none.
+std::shared_ptr<const Adapter> load_adapters(std::span<const std::filesystem::path> paths, const Model& model);
+
 }  // namespace carat
