@@ -14,8 +14,11 @@ namespace carat::server {
 void TaskSet::add(std::shared_ptr<TaskHandle> task) {
   {
     const std::lock_guard lock(mutex_);
-    if (state_ == State::kOpen) tasks_.push_back(std::move(task));
-    if (state_ != State::kCancelled) return;
+    if (state_ == State::kReleased) return;
+    if (state_ == State::kOpen) {
+      tasks_.push_back(std::move(task));
+      return;
+    }
   }
   task->cancel();
 }
