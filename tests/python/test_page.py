@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import pytest
 from mock_chat_server import DROP, Gate, Refusal, call, delta, finish, text, thought
@@ -20,6 +21,7 @@ from page_browser import (  # noqa: F401
     set_field,
     settled,
 )
+from serving import server_url  # noqa: F401
 
 pytestmark = needs_chromium
 
@@ -66,14 +68,14 @@ def test_events_may_be_cut_anywhere(page, server):
     """Comments, all line ends, bytes of a character in two packets."""
     raw = ": hello\r\n\r\n" + "".join(f"data: {json.dumps(text(t), ensure_ascii=False)}\r\n\r\n" for t in ["Zürich ", "😀 ", "漢字"])
     data = raw.encode() + b": keep-alive\n\ndata:" + json.dumps(text(" end")).encode() + b"\r\rdata: [DONE]\n\n"
-    pieces = []
+    pieces = ['data: {"choices":[{"delta":\r', 0.1, '\ndata: {"content":"Start "}}]}\r\n\r\n']
     while data:
         n = random.Random(len(data)).randrange(1, 9)
         pieces += [data[:n], 0.001]
         data = data[n:]
     server.say(*pieces)
     chat(page, "Cut")
-    expect(answers(page).locator(".text")).to_have_text("Zürich 😀 漢字 end")
+    expect(answers(page).locator(".text")).to_have_text("Start Zürich 😀 漢字 end")
     expect(page.locator(".error:visible")).to_have_count(0)
 
 
@@ -483,17 +485,20 @@ def test_a_full_storage_is_said(page, server):
 # ---- carat serve ----
 
 
-def test_against_carat_serve(open_page):
-    serving = pytest.importorskip("serving")
-    with serving.running() as url:
-        page = open_page(url)
-        expect(page.locator("#model option").first).not_to_have_text("Default model")
-        set_field(page, "max_tokens", "24")
-        set_field(page, "temperature", "0")
-        chat(page, "What is the capital of France?")
-        expect(page.locator(".answer .error")).to_have_count(0)
-        expect(page.locator(".stats")).to_contain_text("token")
-        first = answers(page).locator(".text").inner_text()
-        page.get_by_label("Regenerate").click()
-        settled(page)
-        assert answers(page).locator(".text").inner_text() == first
+def test_against_carat_serve(open_page, server_url):
+    page = open_page(server_url)
+    expect(page.locator("#notice")).to_be_hidden()
+    set_field(page, "max_tokens", "24")
+    set_field(page, "temperature", "0")
+    chat(page, "What is the capital of France?")
+    expect(page.locator(".answer .error")).to_have_count(0)
+    expect(page.locator(".stats")).to_contain_text(re.compile(r"first token .* tokens? .*prompt \d+"))
+    first = answers(page).locator(".text").inner_text()
+    page.get_by_label("Regenerate").click()
+    settled(page)
+    expect(page.locator(".pick")).to_have_text("2/2")
+    assert answers(page).locator(".text").inner_text() == first
+    page.evaluate("() => { settings.temperature = '-1'; window.checkFields = () => null; }")  # as if the page did not look
+    chat(page, "Hello")
+    expect(page.locator(".answer .error")).to_contain_text("temperature")
+    expect(page.locator(".answer .error")).to_contain_text("(400)")
