@@ -180,7 +180,12 @@ void handle_openai_chat(Service& service, std::shared_ptr<HttpExchange> exchange
     } else {
       answer = std::make_shared<ChatResponse>(exchange, model, replies);
     }
-    answer->add(service.chat(std::move(request.task), answer));
+    try {
+      answer->add(service.chat(std::move(request.task), answer));
+    } catch (const ApiFailure& failure) {
+      // Of several replies the first may have begun the stream when there is no place for the next.
+      answer->fail(failure.error());
+    }
     answer->start();
   });
 }

@@ -146,10 +146,10 @@ std::optional<int64_t> Fields::integer(std::string_view name, int64_t lowest, in
     if (std::fabs(real) < 0x1p53 && std::trunc(real) == real) number = static_cast<int64_t>(real);
   }
   if (!number || *number < lowest || *number > highest) {
-    const std::string range = highest >= std::numeric_limits<int>::max()
-                                  ? fmt::format("an integer of at least {}", lowest)
-                                  : fmt::format("an integer from {} to {}", lowest, highest);
-    refuse(name, range);
+    const bool large = value->is_number() && value->get<double>() > static_cast<double>(highest);
+    refuse(name, large || highest < std::numeric_limits<int>::max()
+                     ? fmt::format("an integer from {} to {}", lowest, highest)
+                     : fmt::format("an integer of at least {}", lowest));
   }
   return number;
 }

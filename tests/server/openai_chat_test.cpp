@@ -562,6 +562,24 @@ TEST(OpenAiChatStream, EndsWithAnErrorEvent) {
   EXPECT_TRUE(exchange->mistakes().empty());
 }
 
+struct HalfRefusingService : FakeService {
+  std::shared_ptr<TaskHandle> chat(ChatTask, std::shared_ptr<ReplyListener> listener) override {
+    if (first_says) say(*listener, 0, {text("x")});
+    throw ApiFailure(api_error(429, "full"));
+  }
+  bool first_says = false;
+};
+
+TEST(OpenAiChatStream, EndsWhenTheServiceRefusesHalfway) {
+  HalfRefusingService service;
+  EXPECT_EQ(send(service, body({{"stream", true}, {"n", 2}}))->status(), 429);
+  EXPECT_EQ(send(service, body({{"n", 2}}))->status(), 429);
+  service.first_says = true;
+  const auto exchange = send(service, body({{"stream", true}, {"n", 2}}));
+  EXPECT_TRUE(exchange->ended());
+  EXPECT_EQ(exchange->chunks().back()["error"]["message"], "full");
+}
+
 // Life and death.
 
 TEST(OpenAiChat, CancelsWhenTheClientLeaves) {

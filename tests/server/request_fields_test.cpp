@@ -88,6 +88,8 @@ TEST(RequestFields, TellWhatWasFoundAndExpected) {
             "big: found 18446744073709551615, expected an integer from 1 to 9");
   EXPECT_EQ(message([&] { fields.integer("whole", 4, std::numeric_limits<int>::max()); }),
             "whole: found 3.0, expected an integer of at least 4");
+  EXPECT_EQ(message([&] { fields.integer("big", 1, std::numeric_limits<int>::max()); }),
+            "big: found 18446744073709551615, expected an integer from 1 to 2147483647");
   EXPECT_EQ(message([&] { fields.number("n", 0, 2); }), "n: found 2.5, expected a number from 0 to 2");
   EXPECT_EQ(message([&] { fields.number("s", 0, 2); }), R"(s: found "x", expected a number from 0 to 2)");
   EXPECT_EQ(message([&] { fields.text("o"); }), "o: found an object, expected a string");
