@@ -251,12 +251,6 @@ def test_json_schemas(client, model):
         assert answer.choices[0].finish_reason == "stop"
 
 
-@needs_real_model
-def test_the_real_model_answers(client, model):
-    answer = chat(client, model, messages=[{"role": "user", "content": "What is the capital of France? One word."}])
-    assert "Paris" in answer.choices[0].message.content
-
-
 # Completions.
 
 
@@ -299,6 +293,14 @@ def test_echo_with_logprobs(client, model):
         assert choice.text[start:start + len(token)] == token
     nothing = complete(client, model, max_tokens=0, logprobs=1, echo=True).choices[0]
     assert nothing.text == prompt and nothing.logprobs.token_logprobs == marks.token_logprobs[:-1]
+
+
+@needs_real_model
+def test_likelihoods_of_the_real_model(client, model):
+    def likelihood(city):
+        answer = complete(client, model, prompt=f"The capital of France is {city}", max_tokens=0, logprobs=1, echo=True)
+        return sum(answer.choices[0].logprobs.token_logprobs[1:])
+    assert likelihood("Paris") > max(likelihood("Oslo"), likelihood("green")) + 1
 
 
 def test_best_of(client, model):
