@@ -21,7 +21,7 @@ std::string call_block(const std::vector<ToolCall>& calls) {
   };
   std::string body = one(calls.front());
   if (calls.size() > 1) {
-    body = "[" + body;
+    body.insert(body.begin(), '[');
     for (size_t i = 1; i < calls.size(); ++i) body += ",\n" + one(calls[i]);
     body += "]";
   }

@@ -16,6 +16,10 @@ void set(std::span<uint64_t> mask, int token) {
   mask[static_cast<size_t>(token) / 64] |= uint64_t{1} << (token % 64);
 }
 
+void clear(std::span<uint64_t> mask, int token) {
+  mask[static_cast<size_t>(token) / 64] &= ~(uint64_t{1} << (token % 64));
+}
+
 bool is_body(const Automaton& automaton, uint32_t state) {
   return state == automaton.body[0] || state == automaton.body[1];
 }
@@ -46,8 +50,9 @@ LocalMask make_mask(const Automaton& automaton, const GrammarVocabulary& vocabul
     mask.tokens.shrink_to_fit();
     return mask;
   }
-  if (more > 0 && more == plain->by_length.size()) {
+  if (more * 2 > (plain == nullptr ? 0 : plain->by_length.size())) {
     mask.bits = plain->mask;
+    for (size_t i = more; i < plain->by_length.size(); ++i) clear(mask.bits, plain->by_length[i]);
   } else {
     mask.bits.assign(vocabulary.words(), 0);
     for (size_t i = 0; i < more; ++i) set(mask.bits, plain->by_length[i]);

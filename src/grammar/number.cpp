@@ -217,7 +217,7 @@ Decimal Decimal::of(const Json& value) {
   out.whole = digits.substr(0, static_cast<size_t>(point));
   out.fraction = digits.substr(static_cast<size_t>(point));
   out.whole.erase(0, std::min(out.whole.find_first_not_of('0'), out.whole.size()));
-  if (out.whole.empty()) out.whole = "0";
+  if (out.whole.empty()) out.whole.assign(1, '0');
   out.fraction.erase(out.fraction.find_last_not_of('0') + 1);
   if (out.is_zero()) out.negative = false;
   return out;

@@ -2,6 +2,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "chat/unicode.h"
@@ -432,33 +433,33 @@ constexpr std::string_view kDate =
     "02-(?:0[1-9]|1[0-9]|2[0-8]))";
 constexpr std::string_view kTime =
     "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
+constexpr std::string_view kDuration =
+    "P(?:[0-9]{1,4}W|[0-9]{1,4}Y(?:[0-9]{1,4}M(?:[0-9]{1,4}D)?)?|[0-9]{1,4}M(?:[0-9]{1,4}D)?|[0-9]{1,4}D|"
+    "(?:[0-9]{1,4}D)?T(?:[0-9]{1,4}H(?:[0-9]{1,4}M(?:[0-9]{1,4}S)?)?|[0-9]{1,4}M(?:[0-9]{1,4}S)?|[0-9]{1,4}S))";
 constexpr std::string_view kLabel = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?";
 constexpr std::string_view kOctet = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 
-std::map<std::string, std::shared_ptr<const CharDfa>, std::less<>> make_formats() {
+/// The whole of a text of this format; empty for formats that constrain nothing.
+std::string format_pattern(std::string_view format) {
   const std::string host = fmt::format("{0}(?:\\.{0}){{0,3}}", kLabel);
-  const std::vector<std::pair<std::string, std::string>> patterns = {
-      {"date", std::string(kDate)},
-      {"time", std::string(kTime)},
-      {"date-time", fmt::format("{}T{}", kDate, kTime)},
-      {"duration",
-       "P(?:[0-9]{1,4}W|(?:[0-9]{1,4}Y)(?:[0-9]{1,4}M(?:[0-9]{1,4}D)?)?|[0-9]{1,4}M(?:[0-9]{1,4}D)?|"
-       "[0-9]{1,4}D|(?:[0-9]{1,4}D)?T(?:[0-9]{1,4}H(?:[0-9]{1,4}M(?:[0-9]{1,4}S)?)?|"
-       "[0-9]{1,4}M(?:[0-9]{1,4}S)?|[0-9]{1,4}S))"},
-      {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
-      {"ipv4", fmt::format("{0}(?:\\.{0}){{3}}", kOctet)},
-      {"ipv6", "[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,4}){7}"},
-      {"hostname", host},
-      {"email", fmt::format("[A-Za-z0-9_+-]{{1,32}}(?:\\.[A-Za-z0-9_+-]{{1,32}}){{0,3}}@{0}(?:\\.{0}){{1,3}}", kLabel)},
-      {"uri", fmt::format("[a-z][a-z0-9+]{{0,15}}://{}(?::[1-9][0-9]{{0,3}})?(?:/[A-Za-z0-9._~-]{{0,64}}){{0,8}}"
-                          "(?:\\?[A-Za-z0-9._~=&-]{{0,128}})?",
-                          host)},
-  };
-  std::map<std::string, std::shared_ptr<const CharDfa>, std::less<>> formats;
-  for (const auto& [name, pattern] : patterns) {
-    formats.emplace(name, std::make_shared<const CharDfa>(pattern_dfa(fmt::format("^(?:{})$", pattern), name)));
+  if (format == "date") return std::string(kDate);
+  if (format == "time") return std::string(kTime);
+  if (format == "date-time") return fmt::format("{}T{}", kDate, kTime);
+  if (format == "duration") return std::string(kDuration);
+  if (format == "uuid") return "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}";
+  if (format == "ipv4") return fmt::format("{0}(?:\\.{0}){{3}}", kOctet);
+  if (format == "ipv6") return "[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,4}){7}";
+  if (format == "hostname") return host;
+  if (format == "email") {
+    return fmt::format("[A-Za-z0-9_+-]{{1,32}}(?:\\.[A-Za-z0-9_+-]{{1,32}}){{0,3}}@{0}(?:\\.{0}){{1,3}}", kLabel);
   }
-  return formats;
+  if (format == "uri") {
+    return fmt::format(
+        "[a-z][a-z0-9+]{{0,15}}://{}(?::[1-9][0-9]{{0,3}})?(?:/[A-Za-z0-9._~-]{{0,64}}){{0,8}}"
+        "(?:\\?[A-Za-z0-9._~=&-]{{0,128}})?",
+        host);
+  }
+  return {};
 }
 
 }  // namespace
@@ -469,9 +470,14 @@ CharDfa pattern_dfa(std::string_view pattern, const std::string& where) {
 }
 
 std::shared_ptr<const CharDfa> format_dfa(std::string_view format) {
-  static const std::map<std::string, std::shared_ptr<const CharDfa>, std::less<>> kFormats = make_formats();
-  const auto it = kFormats.find(format);
-  return it == kFormats.end() ? nullptr : it->second;
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<const CharDfa>, std::less<>> known;
+  const std::string pattern = format_pattern(format);
+  if (pattern.empty()) return nullptr;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<const CharDfa>& dfa = known[std::string(format)];
+  if (!dfa) dfa = std::make_shared<const CharDfa>(pattern_dfa("^(?:" + pattern + ")$", "format"));
+  return dfa;
 }
 
 }  // namespace carat

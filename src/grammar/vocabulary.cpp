@@ -31,6 +31,26 @@ std::optional<size_t> plain_characters(std::string_view text, Syntax syntax) {
   return count;
 }
 
+/// Most comparisons need no more than the first eight bytes.
+void sort_by_bytes(std::vector<std::pair<std::string_view, int>>& tokens) {
+  struct Keyed {
+    uint64_t head = 0;
+    std::pair<std::string_view, int> token;
+  };
+  std::vector<Keyed> keyed;
+  keyed.reserve(tokens.size());
+  for (const auto& token : tokens) {
+    uint64_t head = 0;
+    for (size_t i = 0; i < 8; ++i) {
+      head = head << 8 | (i < token.first.size() ? static_cast<unsigned char>(token.first[i]) : 0u);
+    }
+    keyed.push_back({head, token});
+  }
+  std::ranges::sort(
+      keyed, [](const Keyed& a, const Keyed& b) { return a.head != b.head ? a.head < b.head : a.token < b.token; });
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = keyed[i].token;
+}
+
 /// Empty for an id without a piece: vocabularies have few such holes.
 std::string bytes_of(const Tokenizer& tokenizer, int id) {
   try {
@@ -91,6 +111,7 @@ GrammarVocabulary::GrammarVocabulary(const Tokenizer& tokenizer, int vocab, std:
   offsets_.push_back(static_cast<uint32_t>(arena_.size()));
 
   std::vector<std::pair<std::string_view, int>> tokens;
+  tokens.reserve(static_cast<size_t>(vocab));
   thought_mask_.assign(words(), 0);
   for (int id = 0; id < vocab; ++id) {
     const std::string_view text = bytes(id);
@@ -100,7 +121,7 @@ GrammarVocabulary::GrammarVocabulary(const Tokenizer& tokenizer, int vocab, std:
     set(thought_mask_, id);
   }
   if (const auto close = control("<channel|>")) set(thought_mask_, *close);
-  std::ranges::sort(tokens);
+  sort_by_bytes(tokens);
   twins_.assign(static_cast<size_t>(vocab), -1);
   trie_.build(tokens, twins_);
 
