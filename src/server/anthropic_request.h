@@ -1,6 +1,7 @@
 // Requests of Anthropic's Messages API, read into tasks.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "server/chat_task.h"
@@ -13,7 +14,7 @@ struct MessagesRequest {
   bool marks_cache = false;  // some part of the prompt carries cache_control
 };
 
-enum class MessagesRoute { kMessages, kCountTokens };
+enum class MessagesRoute : uint8_t { kMessages, kCountTokens };
 
 /// Reads a request body; both routes read the same prompt, only kMessages needs max_tokens. docs/api-anthropic.md says
 /// what is read, dropped and refused. Throws ApiFailure.
