@@ -319,9 +319,9 @@ TEST(OpenAiChatResponse, KeepsRepliesApart) {
     say(listener, 1, {text("b")});
     say(listener, 0, {text("a")});
     say(listener, 1, {text("B")});
-    listener.on_end(1, ending(EndReason::kLength, {.prompt_tokens = 10, .cached_tokens = 9, .completion_tokens = 3}));
+    listener.on_end(1, ending(EndReason::kLength, {.prompt_tokens = 10, .cached_tokens = 2, .completion_tokens = 3}));
     say(listener, 0, {text("A")});
-    listener.on_end(0, ending(EndReason::kStop, {.prompt_tokens = 10, .cached_tokens = 2, .completion_tokens = 4}));
+    listener.on_end(0, ending(EndReason::kStop, {.prompt_tokens = 10, .cached_tokens = 9, .completion_tokens = 4}));
   };
   const Json json = send(service, body({{"n", 2}}))->json();
   EXPECT_EQ(json["choices"][0]["message"]["content"], "aA");
