@@ -30,7 +30,7 @@ constexpr std::chrono::milliseconds kAskInterval{500};
 // are unread would reset the connection, and the client could lose the answer.
 constexpr std::chrono::milliseconds kLinger{1000};
 // Strings larger than this are given back rather than kept for the next use.
-constexpr size_t kKeptCapacity = 16384;
+constexpr size_t kKeptCapacity = 2048;
 
 constexpr std::string_view kComment = ": keep-alive\n\n";
 constexpr auto kNever = std::chrono::steady_clock::time_point::max();

@@ -306,11 +306,13 @@ TEST(HttpStream, AClientThatDoesNotReadIsGone) {
   Stream stream(server, 4096);
   std::atomic<int> actions{0};
   stream.exchange->on_gone([&] { ++actions; });
-  const std::string event(10'000, 'x');
+  // Slowly enough that the connection is stuck in a write when the last one comes.
+  const std::string event(300'000, 'x');
   size_t written = 0;
   while (!stream.exchange->gone() && written < 100'000'000) {
     stream.exchange->write(event);
     written += event.size();
+    std::this_thread::sleep_for(milliseconds(30));
   }
   EXPECT_TRUE(stream.exchange->gone());
   EXPECT_GT(written, options.max_backlog);
@@ -465,7 +467,7 @@ TEST(HttpStream, SilentStreamsAreCheap) {
   malloc_trim(0);
   const size_t each = (resident_bytes() - start) / kStreams;
   RecordProperty("bytes_per_stream", static_cast<int>(each));
-  EXPECT_LT(each, 10'000U);
+  EXPECT_LT(each, 30'000U);  // with its client
   streams.clear();
   EXPECT_TRUE(server.server->wait(HttpClient::kPatience));
   setrlimit(RLIMIT_NOFILE, &before);
