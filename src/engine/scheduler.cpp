@@ -318,7 +318,9 @@ bool Scheduler::plan() {
     }
     const auto deciding = static_cast<int64_t>(planned_.size());
     int64_t left = model_.max_rows() - deciding;
-    if (deciding > 0) left = std::min(left, std::max<int64_t>(options_.mixed_rows - deciding, kScoredRows));
+    // A prompt by itself may take the whole step. Else somebody waits for the step's end.
+    if (deciding > 0 || prompts_.size() > 1)
+      left = std::min(left, std::max<int64_t>(options_.mixed_rows - deciding, kScoredRows));
     if (!prompts_.empty()) {
       Generation& oldest = *prompts_.front();
       int64_t share = prompts_.size() == 1 ? left : left / 2;

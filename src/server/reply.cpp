@@ -1,7 +1,8 @@
 #include "server/reply.h"
 
-#include <random>
 #include <utility>
+
+#include "server/random_id.h"
 
 namespace carat::server {
 namespace {
@@ -20,16 +21,8 @@ TokenReport report_of(const Tokenizer& tokenizer, int token, float logprob, std:
   return report;
 }
 
-std::string new_call_id() {
-  static constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
-  thread_local std::mt19937_64 random{std::random_device{}()};
-  std::string id = "call_";
-  for (int i = 0; i < 24; ++i) id += kLetters[random() % kLetters.size()];
-  return id;
-}
-
-ReplyReader::ReplyReader(std::shared_ptr<const Tokenizer> tokenizer, std::optional<SpeechParser> parser,
-                         SpeechMarkers markers, ReplyOptions options)
+ReplyReader::ReplyReader(std::shared_ptr<const Tokenizer> tokenizer, ReplyParser parser, SpeechMarkers markers,
+                         ReplyOptions options)
     : tokenizer_(std::move(tokenizer)),
       parser_(std::move(parser)),
       markers_(markers),
@@ -44,16 +37,18 @@ Verdict ReplyReader::push(const GeneratedToken& token) {
   if (options_.logprobs) tokens_.push_back(report_of(*tokenizer_, token.token, token.logprob, token.top));
 
   const std::string text = decoder_.push(token.token);
-  if (!parser_) {
-    add_text(text);
-    return {.stop = filter_.stopped(), .next = {}};
-  }
-  const bool was_open = parser_->thought_open();
+  const bool was_open = thought_open();
   speech_.clear();
-  parser_->push(token.token, text, speech_);
+  if (auto* spoken = std::get_if<SpeechParser>(&parser_)) {
+    spoken->push(token.token, text, speech_);
+  } else if (auto* calls = std::get_if<JsonCallParser>(&parser_)) {
+    calls->push(text, speech_);
+  } else {
+    add_text(text);
+  }
   take(speech_);
   Verdict verdict{.stop = filter_.stopped() || (calls_ > 0 && !options_.parallel_calls), .next = {}};
-  const bool open = parser_->thought_open();
+  const bool open = thought_open();
   if (was_open || open) ++reasoning_tokens_;
   thought_tokens_ = open ? thought_tokens_ + 1 : 0;
   if (open && options_.thinking_budget && thought_tokens_ >= *options_.thinking_budget && markers_.channel_close >= 0) {
@@ -62,19 +57,27 @@ Verdict ReplyReader::push(const GeneratedToken& token) {
   return verdict;
 }
 
+bool ReplyReader::thought_open() const {
+  const auto* spoken = std::get_if<SpeechParser>(&parser_);
+  return spoken != nullptr && spoken->thought_open();
+}
+
 void ReplyReader::finish(const GenerationEnd& generation, ReplyEnd& end) {
   events_.clear();
   tokens_.clear();
+  speech_.clear();
   const std::string rest = decoder_.finish();
-  if (parser_) {
-    speech_.clear();
-    if (!rest.empty()) parser_->push(-1, rest, speech_);
-    end.thought_open = parser_->thought_open();
-    parser_->finish(speech_);
-    take(speech_);
+  if (auto* spoken = std::get_if<SpeechParser>(&parser_)) {
+    if (!rest.empty()) spoken->push(-1, rest, speech_);
+    end.thought_open = spoken->thought_open();
+    spoken->finish(speech_);
+  } else if (auto* calls = std::get_if<JsonCallParser>(&parser_)) {
+    calls->push(rest, speech_);
+    calls->finish(speech_);
   } else {
     add_text(rest);
   }
+  take(speech_);
   if (std::string held = filter_.stopped() ? "" : filter_.finish(); !held.empty()) {
     events_.push_back({.kind = ReplyEvent::Kind::kText, .text = std::move(held), .arguments = {}, .call_id = {}});
   }
@@ -115,7 +118,7 @@ void ReplyReader::take(std::vector<SpeechEvent>& speech) {
         events_.push_back({.kind = ReplyEvent::Kind::kToolCall,
                            .text = std::move(event.text),
                            .arguments = std::move(event.arguments),
-                           .call_id = new_call_id(),
+                           .call_id = random_id("call_"),
                            .call_index = calls_++});
         break;
     }

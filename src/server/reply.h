@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "chat/json_calls.h"
 #include "chat/speech.h"
 #include "engine/scheduler.h"
 #include "sampling/stop.h"
@@ -22,13 +23,15 @@ struct ReplyOptions {
   std::optional<int> thinking_budget;
 };
 
+/// How a reply is taken apart: not at all, by Gemma 4's control tokens, or by the fenced JSON of Gemma 3's calls.
+using ReplyParser = std::variant<std::monostate, SpeechParser, JsonCallParser>;
+
 /// Reads one reply. The order of things: tokens become text (StreamDecoder), text is taken apart into thoughts, calls
-/// and answer (SpeechParser), and stop strings are looked for in the answer alone. What is said does not depend on how
+/// and answer (ReplyParser), and stop strings are looked for in the answer alone. What is said does not depend on how
 /// many tokens come at once. Not thread-safe.
 class ReplyReader {
  public:
-  /// Without a parser everything is answer.
-  ReplyReader(std::shared_ptr<const Tokenizer> tokenizer, std::optional<SpeechParser> parser, SpeechMarkers markers,
+  ReplyReader(std::shared_ptr<const Tokenizer> tokenizer, ReplyParser parser, SpeechMarkers markers,
               ReplyOptions options);
 
   /// Adds a token. Its events and reports are in events() and tokens() until the next call.
@@ -40,11 +43,12 @@ class ReplyReader {
   const std::vector<TokenReport>& tokens() const { return tokens_; }
 
  private:
+  bool thought_open() const;
   void take(std::vector<SpeechEvent>& speech);
   void add_text(std::string text);
 
   std::shared_ptr<const Tokenizer> tokenizer_;
-  std::optional<SpeechParser> parser_;
+  ReplyParser parser_;
   SpeechMarkers markers_;
   ReplyOptions options_;
   StreamDecoder decoder_;
@@ -59,8 +63,5 @@ class ReplyReader {
 
 /// What of `token` a client is shown: its bytes, or the spelling of a control token.
 TokenReport report_of(const Tokenizer& tokenizer, int token, float logprob, std::span<const TokenLogprob> top);
-
-/// "call_" and 24 letters and digits, never the same twice.
-std::string new_call_id();
 
 }  // namespace carat::server

@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "chat/gemma3_tools.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/prompt_format.h"
 #include "model/kv_choice.h"
@@ -220,22 +221,29 @@ ServedModel::Prompt ServedModel::prompt_of(const ChatTask& task) const {
   const bool with_tools =
       task.tools.is_array() && !task.tools.empty() && task.tool_choice.kind != ToolChoice::Kind::kNone;
   const ChatOptions options{.enable_thinking = task.thinking ? task.thinking : options_.thinking};
+  const Json& tools = with_tools ? task.tools : Json();
   Prompt prompt;
   try {
-    prompt.ids = encode_conversation(*tokenizer_, format_, task.messages, with_tools ? task.tools : Json(), options);
+    // Gemma 3 has no words for tools: a convention in plain text stands in.
+    const bool plain = format_ == ChatFormat::kGemma3;
+    prompt.ids =
+        encode_conversation(*tokenizer_, format_, plain ? gemma3_messages(task.messages, tools) : task.messages,
+                            plain ? Json() : tools, options);
   } catch (const Error& error) {
     refuse(400, error.what(), "invalid_messages", "messages");
   }
-  if (markers_.channel_open >= 0) {
+  Prelude prelude = Prelude::kNone;
+  if (format_ == ChatFormat::kGemma3) {
+    if (with_tools) prompt.parser.emplace<JsonCallParser>(tools);
+  } else {
     const size_t tail = std::min(kPromptTail, prompt.ids.size());
     const std::vector<int> last(prompt.ids.end() - static_cast<std::ptrdiff_t>(tail), prompt.ids.end());
-    prompt.parser.emplace(markers_, tokenizer_->decode(last, true), format_);
-  }
-  Prelude prelude = Prelude::kNone;
-  if (prompt.parser && prompt.parser->thought_open()) {
-    prelude = Prelude::kThoughtIsOpen;
-  } else if (prompt.parser && options.enable_thinking.value_or(false)) {
-    prelude = Prelude::kMayThink;
+    const auto& parser = prompt.parser.emplace<SpeechParser>(markers_, tokenizer_->decode(last, true), format_);
+    if (parser.thought_open()) {
+      prelude = Prelude::kThoughtIsOpen;
+    } else if (options.enable_thinking.value_or(false)) {
+      prelude = Prelude::kMayThink;
+    }
   }
   try {
     prompt.grammar = grammar_of(task, prelude);
@@ -338,7 +346,7 @@ uint64_t ServedModel::submit(GenerationRequest request, std::shared_ptr<Generati
 }
 
 std::shared_ptr<TaskHandle> ServedModel::start(const GenerationTask& task, GenerationRequest request,
-                                               const std::optional<SpeechParser>& parser, ReplyOptions reply,
+                                               const ReplyParser& parser, ReplyOptions reply,
                                                std::shared_ptr<ReplyListener> listener) {
   request.sampling = sampling_of(task.sampling);
   request.sampling.logprobs = task.logprobs || request.prompt_logprobs;
@@ -388,7 +396,7 @@ std::shared_ptr<TaskHandle> ServedModel::complete(const CompletionTask& task, st
   request.prompt = task.prompt_ids.empty() ? encode_with_bos(*tokenizer_, task.prompt) : task.prompt_ids;
   request.prompt_logprobs = task.prompt_logprobs;
   request.max_tokens = task.max_tokens.value_or(16);
-  return start(task, std::move(request), std::nullopt, {}, std::move(listener));
+  return start(task, std::move(request), {}, {}, std::move(listener));
 }
 
 void ServedModel::embed(std::vector<std::vector<int>> inputs,

@@ -68,7 +68,7 @@ class ServedModel {
   };
   struct Prompt {
     std::vector<int> ids;
-    std::optional<SpeechParser> parser;  // of the reply
+    ReplyParser parser;  // of the reply
     std::shared_ptr<const Grammar> grammar;
   };
 
@@ -77,9 +77,8 @@ class ServedModel {
   const std::shared_ptr<const GrammarVocabulary>& grammar_vocabulary() const;
   SamplingParams sampling_of(const SamplingChoice& choice) const;
   std::shared_ptr<const Adapter> adapter_of(const std::string& names) const;
-  std::shared_ptr<TaskHandle> start(const GenerationTask& task, GenerationRequest request,
-                                    const std::optional<SpeechParser>& parser, ReplyOptions reply,
-                                    std::shared_ptr<ReplyListener> listener);
+  std::shared_ptr<TaskHandle> start(const GenerationTask& task, GenerationRequest request, const ReplyParser& parser,
+                                    ReplyOptions reply, std::shared_ptr<ReplyListener> listener);
   uint64_t submit(GenerationRequest request, std::shared_ptr<GenerationListener> listener);
 
   std::string id_;

@@ -1,0 +1,285 @@
+// Requests over tiny models with random weights: what a client gets must not depend on who else is being served.
+#include "server/model_service.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <map>
+#include <mutex>
+
+#include "base/error.h"
+
+namespace carat::server {
+namespace {
+
+std::filesystem::path gguf(const std::string& name) {
+  return std::filesystem::path(CARAT_TEST_DATA) / "goldens" / "gguf" / (name + ".gguf");
+}
+
+class Collected final : public ReplyListener {
+ public:
+  explicit Collected(int replies) : left_(replies), replies_(static_cast<size_t>(replies)) {}
+
+  struct Reply {
+    std::string text, reasoning;
+    std::vector<TokenReport> tokens;
+    std::optional<ReplyEnd> end;
+  };
+
+  void on_reply(int index, std::span<const ReplyEvent> events, std::span<const TokenReport> tokens) override {
+    const std::lock_guard lock(mutex_);
+    Reply& reply = replies_.at(static_cast<size_t>(index));
+    for (const ReplyEvent& event : events) {
+      (event.kind == ReplyEvent::Kind::kReasoning ? reply.reasoning : reply.text) += event.text;
+    }
+    reply.tokens.insert(reply.tokens.end(), tokens.begin(), tokens.end());
+  }
+  void on_end(int index, const ReplyEnd& end) override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_FALSE(replies_.at(static_cast<size_t>(index)).end.has_value());
+    replies_[static_cast<size_t>(index)].end = end;
+    --left_;
+    changed_.notify_all();
+  }
+  const std::vector<Reply>& wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return left_ == 0; });
+    return replies_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int left_;
+  std::vector<Reply> replies_;
+};
+
+class ModelServiceTest : public testing::Test {
+ protected:
+  static ServingOptions options() {
+    ServingOptions o;
+    o.engine.threads = 2;
+    o.engine.chunk = 64;
+    o.memory = size_t{1} << 30;
+    o.max_running = 8;
+    return o;
+  }
+  ModelServiceTest() : service_({{"tiny", gguf("dense.q8_0")}, {"other", gguf("gemma3.q8_0")}}, options(), metrics_) {}
+
+  static ChatTask chat_task(const std::string& text, int max_tokens = 16) {
+    ChatTask task;
+    task.messages = Json::array({{{"role", "user"}, {"content", text}}});
+    task.max_tokens = max_tokens;
+    task.sampling.seed = 7;
+    task.ignore_eos = true;
+    return task;
+  }
+  std::vector<Collected::Reply> chat(const ChatTask& task) {
+    const auto listener = std::make_shared<Collected>(task.n);
+    service_.chat(task, listener);
+    return listener->wait();
+  }
+  template <typename Call>
+  static ApiError refused(const Call& call) {
+    try {
+      call();
+    } catch (const ApiFailure& failure) {
+      return failure.error();
+    }
+    ADD_FAILURE() << "was not refused";
+    return {};
+  }
+
+  Metrics metrics_;
+  ModelService service_;
+};
+
+TEST_F(ModelServiceTest, ARequestGetsTheSameReplyAloneAndUnderLoad) {
+  std::vector<ChatTask> tasks;
+  for (int i = 0; i < 12; ++i) {
+    tasks.push_back(chat_task("question " + std::to_string(i), 10 + i));
+    tasks.back().sampling.temperature = i % 2 == 0 ? 1.0f : 0.0f;
+    tasks.back().model = i % 3 == 0 ? "other" : "tiny";
+    tasks.back().logprobs = i % 4 == 0;
+    tasks.back().n = 1 + i % 3;
+  }
+  std::vector<std::vector<Collected::Reply>> alone;
+  for (const ChatTask& task : tasks) alone.push_back(chat(task));
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::shared_ptr<Collected>> listeners;
+    for (const ChatTask& task : tasks) {
+      listeners.push_back(std::make_shared<Collected>(task.n));
+      service_.chat(task, listeners.back());
+      service_.chat(task, std::make_shared<Collected>(task.n))->cancel();
+    }
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      const auto& replies = listeners[i]->wait();
+      for (size_t n = 0; n < replies.size(); ++n) {
+        EXPECT_EQ(replies[n].text, alone[i][n].text);
+        EXPECT_EQ(replies[n].reasoning, alone[i][n].reasoning);
+        ASSERT_EQ(replies[n].tokens.size(), alone[i][n].tokens.size());
+        for (size_t t = 0; t < replies[n].tokens.size(); ++t) {
+          EXPECT_EQ(replies[n].tokens[t].logprob, alone[i][n].tokens[t].logprob);
+        }
+        EXPECT_EQ(replies[n].end->usage.completion_tokens, 10 + static_cast<int>(i));
+      }
+    }
+  }
+}
+
+TEST_F(ModelServiceTest, ChoicesDifferAndTheFirstIsThatOfARequestForOne) {
+  ChatTask task = chat_task("hello", 24);
+  task.sampling.temperature = 1.0f;
+  const auto one = chat(task);
+  task.n = 3;
+  const auto three = chat(task);
+  EXPECT_EQ(three[0].text + three[0].reasoning, one[0].text + one[0].reasoning);
+  EXPECT_NE(three[0].text + three[0].reasoning, three[1].text + three[1].reasoning);
+  EXPECT_NE(three[1].text + three[1].reasoning, three[2].text + three[2].reasoning);
+}
+
+TEST_F(ModelServiceTest, CountingIsWhatIsRead) {
+  ChatTask task = chat_task("count me, with tools");
+  EXPECT_EQ(service_.count_prompt(task), chat(task)[0].end->usage.prompt_tokens);
+  task.tools = Json::parse(
+      R"([{"type": "function", "function": {"name": "f", "description": "d",
+          "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}}])");
+  for (const char* model : {"tiny", "other"}) {
+    task.model = model;
+    const int64_t with_tools = service_.count_prompt(task);
+    EXPECT_EQ(with_tools, chat(task)[0].end->usage.prompt_tokens);
+    ChatTask without = task;
+    without.tool_choice.kind = ToolChoice::Kind::kNone;
+    EXPECT_LT(service_.count_prompt(without), with_tools);
+  }
+}
+
+TEST_F(ModelServiceTest, ModelsAreFoundByName) {
+  EXPECT_EQ(service_.models().size(), 2U);
+  for (const char* name : {"", "default", "default_model", "tiny"}) EXPECT_EQ(service_.model_id(name), "tiny");
+  EXPECT_EQ(service_.model_id("other"), "other");
+  EXPECT_EQ(service_.model_id("tiny:x"), "tiny:x");
+  const ApiError unknown = refused([&] { service_.model_id("gpt-4o"); });
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(unknown.code, "model_not_found");
+  ChatTask task = chat_task("x");
+  task.model = "tiny:none-such";
+  EXPECT_EQ(refused([&] { service_.chat(task, std::make_shared<Collected>(1)); }).code, "adapter_not_found");
+}
+
+TEST_F(ModelServiceTest, WhatCannotBeIsRefusedAtOnce) {
+  const auto refuse = [&](ChatTask task) {
+    return refused([&] { service_.chat(std::move(task), std::make_shared<Collected>(1)); });
+  };
+  ChatTask wrong = chat_task("x");
+  wrong.messages = Json::array({{{"role", "alien"}, {"content", "x"}}});
+  EXPECT_EQ(refuse(wrong).status, 400);
+  ChatTask hot = chat_task("x");
+  hot.sampling.temperature = -1.0f;
+  EXPECT_EQ(refuse(hot).status, 400);
+  ChatTask required = chat_task("x");
+  required.tool_choice.kind = ToolChoice::Kind::kRequired;
+  EXPECT_EQ(refuse(required).status, 400);
+  ChatTask schema = chat_task("x");
+  schema.response_format = {ResponseFormat::Kind::kJsonSchema, Json::parse(R"({"type": "nonsense"})")};
+  EXPECT_EQ(refuse(schema).code, "invalid_schema");
+  CompletionTask none;
+  none.prompt_ids = {2, 1 << 20};
+  EXPECT_EQ(refused([&] { service_.complete(none, std::make_shared<Collected>(1)); }).status, 400);
+  EXPECT_EQ(refused([&] { service_.detokenize("", {-5}); }).status, 400);
+  EXPECT_EQ(refused([&] { service_.load_adapter("", "a", "/nowhere"); }).status, 400);
+  EXPECT_EQ(refused([&] { service_.load_adapter("", "a+b", "/nowhere"); }).param, "id");
+  EXPECT_EQ(refused([&] { service_.remove_adapter("", "a"); }).status, 404);
+  // And the service goes on.
+  EXPECT_TRUE(chat(chat_task("still there?"))[0].end->error == std::nullopt);
+}
+
+TEST_F(ModelServiceTest, TheQueueIsFullBeyondItsLimit) {
+  ServingOptions narrow = options();
+  narrow.max_running = 1;
+  narrow.max_waiting = 2;
+  ModelService service({{"tiny", gguf("dense.q8_0")}}, narrow, metrics_);
+  std::vector<std::shared_ptr<Collected>> listeners;
+  std::optional<ApiError> full;
+  for (int i = 0; i < 8 && !full; ++i) {
+    listeners.push_back(std::make_shared<Collected>(1));
+    try {
+      service.chat(chat_task("x", 200), listeners.back());
+    } catch (const ApiFailure& failure) {
+      full = failure.error();
+      listeners.pop_back();
+    }
+  }
+  ASSERT_TRUE(full.has_value());
+  EXPECT_EQ(full->status, 429);
+  EXPECT_GE(full->retry_after, 1);
+  for (const auto& listener : listeners) EXPECT_FALSE(listener->wait()[0].end->error.has_value());
+}
+
+TEST_F(ModelServiceTest, JsonIsWhatTheSchemaSays) {
+  ChatTask task = chat_task("make json", 400);
+  task.ignore_eos = false;
+  task.response_format = {ResponseFormat::Kind::kJsonSchema,
+                          Json::parse(R"({"type": "object", "properties": {"n": {"type": "integer"},
+                                          "who": {"enum": ["a", "b"]}}, "required": ["n", "who"],
+                                          "additionalProperties": false})")};
+  task.sampling.temperature = 1.5f;
+  for (const char* model : {"tiny", "other"}) {
+    task.model = model;
+    for (uint64_t seed = 0; seed < 10; ++seed) {
+      task.sampling.seed = seed;
+      const auto reply = chat(task)[0];
+      ASSERT_FALSE(reply.end->error) << reply.end->error->message;
+      if (reply.end->reason == EndReason::kLength) continue;
+      const Json json = Json::parse(reply.text, nullptr, false);
+      ASSERT_TRUE(json.is_object()) << reply.text;
+      EXPECT_TRUE(json["n"].is_number_integer()) << reply.text;
+      EXPECT_TRUE(json["who"] == "a" || json["who"] == "b") << reply.text;
+    }
+  }
+}
+
+TEST_F(ModelServiceTest, EmbeddingsAreUnitVectorsThatDoNotDependOnTheirCompany) {
+  const auto embed = [&](std::vector<std::vector<int>> inputs) {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::optional<std::vector<EmbeddingResult>> results;
+    service_.embed("tiny", std::move(inputs), [&](std::vector<EmbeddingResult> got, std::optional<ApiError> error) {
+      const std::lock_guard lock(mutex);
+      EXPECT_FALSE(error.has_value());
+      results = std::move(got);
+      changed.notify_all();
+    });
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return results.has_value(); });
+    return *results;
+  };
+  const auto alone = embed({{2, 30, 31, 32}});
+  const auto together = embed({{2, 50}, {2, 30, 31, 32}, {2, 60, 61}});
+  EXPECT_EQ(alone[0].values, together[1].values);
+  EXPECT_EQ(together[1].tokens, 4);
+  double square = 0.0;
+  for (const float value : alone[0].values) square += static_cast<double>(value) * static_cast<double>(value);
+  EXPECT_NEAR(square, 1.0, 1e-5);
+}
+
+TEST_F(ModelServiceTest, DrainingRefusesNewRequestsAndEndsOldOnes) {
+  const auto listener = std::make_shared<Collected>(1);
+  service_.chat(chat_task("x", 100), listener);
+  service_.drain();
+  const ApiError closed = refused([&] { service_.chat(chat_task("y"), std::make_shared<Collected>(1)); });
+  EXPECT_EQ(closed.status, 503);
+  EXPECT_GE(closed.retry_after, 1);
+  EXPECT_FALSE(listener->wait()[0].end->error.has_value());
+}
+
+TEST(ModelServiceMemory, TooLittleMemoryIsSaid) {
+  Metrics metrics;
+  ServingOptions options;
+  options.memory = size_t{20} << 20;
+  EXPECT_THROW(ModelService({{"tiny", gguf("dense.q8_0")}}, options, metrics), Error);
+}
+
+}  // namespace
+}  // namespace carat::server
