@@ -36,10 +36,15 @@ Verdict ReplyReader::push(const GeneratedToken& token) {
   if (token.ends) return {};
   if (options_.logprobs) tokens_.push_back(report_of(*tokenizer_, token.token, token.logprob, token.top));
 
-  const std::string text = decoder_.push(token.token);
   const bool was_open = thought_open();
   speech_.clear();
-  if (auto* spoken = std::get_if<SpeechParser>(&parser_)) {
+  auto* spoken = std::get_if<SpeechParser>(&parser_);
+  if (spoken != nullptr && is_marker(token.token)) {
+    // No character reaches across a marker: what is held of one belongs to what the marker ends.
+    if (const std::string rest = decoder_.finish(); !rest.empty()) spoken->push(-1, rest, speech_);
+  }
+  const std::string text = decoder_.push(token.token);
+  if (spoken != nullptr) {
     spoken->push(token.token, text, speech_);
   } else if (auto* calls = std::get_if<JsonCallParser>(&parser_)) {
     calls->push(text, speech_);
@@ -55,6 +60,11 @@ Verdict ReplyReader::push(const GeneratedToken& token) {
     verdict.next = markers_.channel_close;
   }
   return verdict;
+}
+
+bool ReplyReader::is_marker(int token) const {
+  return token == markers_.channel_open || token == markers_.channel_close || token == markers_.tool_call_open ||
+         token == markers_.tool_call_close || token == markers_.quote;
 }
 
 bool ReplyReader::thought_open() const {

@@ -43,6 +43,7 @@ class ReplyReader {
   const std::vector<TokenReport>& tokens() const { return tokens_; }
 
  private:
+  bool is_marker(int token) const;
   bool thought_open() const;
   void take(std::vector<SpeechEvent>& speech);
   void add_text(std::string text);

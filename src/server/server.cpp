@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -97,6 +98,14 @@ class Log {
   spdlog::logger logger_;
 };
 
+/// A connection is a file, and the usual limit of 1,024 files is below what the server may be told to take.
+void allow_files(size_t wanted) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, wanted);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
@@ -106,6 +115,8 @@ bool is_loopback(const std::string& host) {
 void run_server(const ServerOptions& options) {
   // Threads that come and go would each keep an arena of the allocator, and what requests free in them.
   mallopt(M_ARENA_MAX, 2);
+  constexpr size_t kOtherFiles = 256;
+  allow_files(options.http.max_connections + kOtherFiles);
   SignalQueue signals;
   Log log(options.log_format, options.log_level);
   Metrics metrics;

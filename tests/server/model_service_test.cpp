@@ -23,6 +23,7 @@ class Collected final : public ReplyListener {
 
   struct Reply {
     std::string text, reasoning;
+    std::vector<ReplyEvent> calls;
     std::vector<TokenReport> tokens;
     std::optional<ReplyEnd> end;
   };
@@ -31,6 +32,10 @@ class Collected final : public ReplyListener {
     const std::lock_guard lock(mutex_);
     Reply& reply = replies_.at(static_cast<size_t>(index));
     for (const ReplyEvent& event : events) {
+      if (event.kind == ReplyEvent::Kind::kToolCall) {
+        reply.calls.push_back(event);
+        continue;
+      }
       (event.kind == ReplyEvent::Kind::kReasoning ? reply.reasoning : reply.text) += event.text;
     }
     reply.tokens.insert(reply.tokens.end(), tokens.begin(), tokens.end());
@@ -65,7 +70,7 @@ class ModelServiceTest : public testing::Test {
     o.max_running = 8;
     return o;
   }
-  ModelServiceTest() : service_({{"tiny", gguf("dense.q8_0")}, {"other", gguf("gemma3.q8_0")}}, options(), metrics_) {}
+  ModelServiceTest() : service_({{"tiny", gguf("talker.q8_0")}, {"other", gguf("gemma3.q8_0")}}, options(), metrics_) {}
 
   static ChatTask chat_task(const std::string& text, int max_tokens = 16) {
     ChatTask task;
@@ -173,7 +178,7 @@ TEST_F(ModelServiceTest, WhatCannotBeIsRefusedAtOnce) {
     return refused([&] { service_.chat(std::move(task), std::make_shared<Collected>(1)); });
   };
   ChatTask wrong = chat_task("x");
-  wrong.messages = Json::array({{{"role", "alien"}, {"content", "x"}}});
+  wrong.messages = Json::array({{{"role", "user"}, {"content", Json::array({{{"type", "hologram"}}})}}});
   EXPECT_EQ(refuse(wrong).status, 400);
   ChatTask hot = chat_task("x");
   hot.sampling.temperature = -1.0f;
@@ -238,6 +243,75 @@ TEST_F(ModelServiceTest, JsonIsWhatTheSchemaSays) {
       EXPECT_TRUE(json["who"] == "a" || json["who"] == "b") << reply.text;
     }
   }
+}
+
+TEST_F(ModelServiceTest, ForcedCallsAreCallsOfTheRightToolWithValidArguments) {
+  ChatTask task = chat_task("call something", 300);
+  task.ignore_eos = false;
+  task.tools = Json::parse(R"([
+      {"type": "function", "function": {"name": "send", "parameters": {"type": "object",
+        "properties": {"to": {"enum": ["ann", "bob"]}, "urgent": {"type": "boolean"}}, "required": ["to"]}}},
+      {"type": "function", "function": {"name": "send_message", "parameters": {"type": "object",
+        "properties": {"count": {"type": "integer"}}, "required": ["count"]}}}])");
+  task.sampling.temperature = 0.7f;
+  for (const char* model : {"tiny", "other"}) {
+    task.model = model;
+    std::map<std::string, int> called;
+    for (uint64_t seed = 0; seed < 30; ++seed) {
+      task.sampling.seed = seed;
+      task.parallel_tool_calls = seed % 3 != 0;
+      task.tool_choice = {ToolChoice::Kind::kRequired, ""};
+      if (seed % 3 == 1) task.tool_choice = {ToolChoice::Kind::kNamed, seed % 2 == 0 ? "send" : "send_message"};
+      const auto reply = chat(task)[0];
+      ASSERT_FALSE(reply.end->error) << reply.end->error->message;
+      if (reply.end->reason == EndReason::kLength) continue;
+      EXPECT_EQ(reply.end->reason, EndReason::kToolCalls) << model << ": " << reply.text;
+      ASSERT_FALSE(reply.calls.empty()) << model << ": " << reply.text;
+      if (!task.parallel_tool_calls) {
+        EXPECT_EQ(reply.calls.size(), 1U);
+      }
+      for (const ReplyEvent& call : reply.calls) {
+        ++called[call.text];
+        if (task.tool_choice.kind == ToolChoice::Kind::kNamed) {
+          EXPECT_EQ(call.text, task.tool_choice.name);
+        }
+        const Json arguments = Json::parse(call.arguments);
+        if (call.text == "send") {
+          EXPECT_TRUE(arguments.at("to") == "ann" || arguments.at("to") == "bob") << call.arguments;
+        } else {
+          EXPECT_TRUE(arguments.at("count").is_number_integer()) << call.arguments;
+        }
+      }
+    }
+    EXPECT_GT(called["send"], 0) << model;
+    EXPECT_GT(called["send_message"], 0) << model;
+  }
+}
+
+// The schema binds the answer: at once when there is no thought, behind the thought when there is one.
+TEST_F(ModelServiceTest, ThoughtsComeBeforeJsonAndAreFree) {
+  ChatTask task = chat_task("think, then make json", 400);
+  task.ignore_eos = false;
+  task.thinking = true;
+  task.thinking_budget = 12;
+  task.response_format = {ResponseFormat::Kind::kJsonSchema,
+                          Json::parse(R"({"type": "object", "properties": {"n": {"type": "integer"}},
+                                          "required": ["n"], "additionalProperties": false})")};
+  task.sampling.temperature = 1.0f;
+  task.sampling.top_k = 0;
+  task.sampling.top_p = 1.0f;
+  int thoughts = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    task.sampling.seed = seed;
+    task.sampling.logit_bias = {{*service_.first().tokenizer().id("<|channel>"), seed % 2 == 0 ? 8.0f : -100.0f}};
+    const auto reply = chat(task)[0];
+    ASSERT_FALSE(reply.end->error) << reply.end->error->message;
+    thoughts += reply.reasoning.empty() ? 0 : 1;
+    EXPECT_LE(reply.end->usage.reasoning_tokens, 14);
+    if (reply.end->reason == EndReason::kLength) continue;
+    EXPECT_TRUE(Json::parse(reply.text)["n"].is_number_integer()) << reply.text;
+  }
+  EXPECT_GT(thoughts, 5);
 }
 
 TEST_F(ModelServiceTest, EmbeddingsAreUnitVectorsThatDoNotDependOnTheirCompany) {

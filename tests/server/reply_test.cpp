@@ -94,6 +94,12 @@ TEST_F(ReplyTest, CharactersInSeveralTokensComeWhole) {
   EXPECT_EQ(say({20, 21}, {}, true).text, "\xEF\xBF\xBD");
 }
 
+TEST_F(ReplyTest, ACharacterThatAMarkerCutsBelongsToWhatTheMarkerEnds) {
+  const Said said = say({4, 9, 10, 11, 20, 21, 5, 18}, {});
+  EXPECT_EQ(said.reasoning, "alpha\xEF\xBF\xBD");
+  EXPECT_EQ(said.text, "x");
+}
+
 TEST_F(ReplyTest, StopStringsAreLookedForInTheAnswerAlone) {
   const Said said = say({4, 9, 10, 11, 5, 18, 11, 18}, {.stop = {"alpha"}, .thinking_budget = {}});
   EXPECT_EQ(said.reasoning, "alpha");
