@@ -9,7 +9,7 @@ import pytest
 
 anthropic = pytest.importorskip("anthropic")
 
-from serving import server_url  # noqa: E402, F401
+from serving import needs_real_model, server_url  # noqa: E402, F401
 
 HELLO = [{"role": "user", "content": "Name three colours."}]
 TOOL = {"name": "get_weather", "description": "The weather of a city.",
@@ -28,18 +28,20 @@ def model(client):
     return client.models.with_raw_response.list().http_response.json()["data"][0]["id"]
 
 
+def request(model, options):
+    """Recent clients know no sampling fields: they go in the body's extras."""
+    extras = {name: options.pop(name) for name in ("temperature", "seed") if name in options}
+    return {"model": model, "messages": HELLO, "max_tokens": 24, **options, "extra_body": {"temperature": 0, **extras}}
+
+
 @pytest.fixture
 def ask(client, model):
-    def ask(**options):
-        return client.messages.create(**{"model": model, "messages": HELLO, "max_tokens": 24, "temperature": 0, **options})
-    return ask
+    return lambda **options: client.messages.create(**request(model, options))
 
 
 @pytest.fixture
 def stream(client, model):
-    def stream(**options):
-        return client.messages.stream(**{"model": model, "messages": HELLO, "max_tokens": 24, "temperature": 0, **options})
-    return stream
+    return lambda **options: client.messages.stream(**request(model, options))
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def test_message(ask, model):
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"temperature": 1, "extra_body": {"seed": 3}}, {"thinking": {"type": "enabled", "budget_tokens": 8}}, FORCED,
+    {}, {"temperature": 1, "seed": 3}, {"thinking": {"type": "enabled", "budget_tokens": 8}}, pytest.param(FORCED, marks=needs_real_model),
     {"stop_sequences": ["e"]}, {"system": "Be brief."}], ids=["plain", "seed", "thinking", "tool", "stop", "system"])
 def test_a_stream_says_the_same(ask, stream, options):
     whole = ask(**options)
@@ -99,8 +101,7 @@ def test_async_client(server_url, model, ask):  # noqa: F811
 
     async def run():
         async with anthropic.AsyncAnthropic(base_url=server_url, api_key="none", max_retries=0) as client:
-            many = await asyncio.gather(*[client.messages.create(model=model, messages=HELLO, max_tokens=24, temperature=0)
-                                          for _ in range(4)])
+            many = await asyncio.gather(*[client.messages.create(**request(model, {})) for _ in range(4)])
             return [comparable(message)["content"] for message in many]
     assert asyncio.run(run()) == [comparable(ask())["content"]] * 4
 
@@ -110,7 +111,8 @@ LONG = "The quick brown fox jumps over the lazy dog. " * 40
 
 @pytest.mark.parametrize("options", [
     {}, {"system": "Be brief."}, {"system": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]},
-    {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": {"type": "none"}}, FORCED, {"thinking": {"type": "adaptive"}},
+    {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": {"type": "none"}},
+    pytest.param(FORCED, marks=needs_real_model), {"thinking": {"type": "adaptive"}},
     {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]},
     {"messages": [*HELLO, {"role": "assistant", "content": "Red."}, {"role": "user", "content": "Another?"}]},
     {"messages": [{"role": "user", "content": LONG}]}])
@@ -132,6 +134,7 @@ def test_the_cache_is_told_to_those_who_mark_it(ask, count):
         assert usage.input_tokens + usage.cache_read_input_tokens == counted
 
 
+@needs_real_model
 def test_forced_tool(ask, model):
     for choice in (FORCED["tool_choice"], {"type": "any", "disable_parallel_tool_use": True}):
         message = ask(**{**FORCED, "tool_choice": choice, "temperature": 1, "max_tokens": 256})
@@ -140,13 +143,14 @@ def test_forced_tool(ask, model):
         assert call.id.startswith("toolu_") and call.name == "get_weather" and call.input["city"] in ("Oslo", "Rome")
 
 
+@needs_real_model
 def test_tool_loop(ask, count, stream):
     """Call, result, call again, as agents do it: each turn reads what the one before said."""
     messages = [{"role": "user", "content": "Weather in Oslo?"}]
     read = 0
     for turn in range(3):
-        options = {**FORCED, "messages": messages, "max_tokens": 256}
-        with stream(**options) as events:
+        options = {**FORCED, "messages": messages}
+        with stream(**options, max_tokens=256) as events:
             message = events.get_final_message()
         assert message.stop_reason == "tool_use"
         assert message.usage.input_tokens == count(**options) > read

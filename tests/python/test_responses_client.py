@@ -9,7 +9,7 @@ import pytest
 
 openai = pytest.importorskip("openai")
 
-from serving import server_url  # noqa: E402, F401
+from serving import needs_real_model, server_url  # noqa: E402, F401
 
 HELLO = "Name three colours."
 TOOL = {"type": "function", "name": "get_weather", "description": "The weather of a city.", "strict": True,
@@ -71,7 +71,8 @@ OPTIONS = {"plain": {}, "thinking": {"reasoning": {"effort": "low", "summary": "
            "logprobs": {"include": ["message.output_text.logprobs"], "top_logprobs": 2}}
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("options", [pytest.param(options, id=name, marks=needs_real_model if options is FORCED else ())
+                                     for name, options in OPTIONS.items()])
 def test_a_stream_says_the_same(ask, client, model, options):
     whole = ask(**options)
     events = list(ask(**options, stream=True))
@@ -85,6 +86,7 @@ def test_a_stream_says_the_same(ask, client, model, options):
     assert done == events[-1].response.output
 
 
+@needs_real_model
 def test_streaming_helper(client, model):
     with client.responses.stream(model=model, input=HELLO, temperature=0, **FORCED) as stream:
         kinds = [event.type for event in stream]
@@ -108,6 +110,7 @@ def test_schema(ask):
     assert 0 <= json.loads(ask(**OPTIONS["schema"]).output_text)["n"] <= 9
 
 
+@needs_real_model
 def test_tool_loop(ask, client, model):
     """Call, result, call again: by sending everything again, and by previous_response_id. Both read the same."""
     items = [{"role": "user", "content": "Weather in Oslo?"}]
