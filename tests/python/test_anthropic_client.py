@@ -159,8 +159,8 @@ def test_tool_loop(ask, count, stream):
         messages += [{"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in message.content]},
                      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": f"Sun {turn}",
                                                    "is_error": turn == 1} for call in calls]}]
-    answer = ask(messages=messages, tools=[TOOL], tool_choice={"type": "none"})
-    assert answer.stop_reason in ("end_turn", "max_tokens") and answer.usage.input_tokens > read
+    answer = ask(messages=messages, tools=[TOOL])
+    assert answer.stop_reason in ("end_turn", "max_tokens", "tool_use") and answer.usage.input_tokens > read
 
 
 def test_output_format(ask):
