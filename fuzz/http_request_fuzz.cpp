@@ -49,8 +49,8 @@ std::vector<HttpRequest> read_all(std::string_view text, size_t piece) {
     check(request.path == "*" || request.path.starts_with('/'));
     check(carat::server::is_request_id(request.id));
     // No header of an answer can be forged with what a request holds.
-    const std::string head =
-        carat::server::write_head({.content_type = request.query}, {{request.path, request.body}, {"X", request.path}});
+    const std::string head = carat::server::write_head({.content_type = request.query, .request_id = request.id},
+                                                       {{request.path, request.body}, {"X", request.path}});
     check(head.find("\r\n\r\n") == head.size() - 4);
   }
 }
