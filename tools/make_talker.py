@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/goldens/gguf/talker.q8_0.gguf: dense.q8_0.gguf with Gemma 4's markers of tool calls in its vocabulary and Gemma 4's chat template.
+"""Writes tests/goldens/talker/talker.q8_0.gguf: dense.q8_0.gguf with Gemma 4's markers of tool calls in its vocabulary and Gemma 4's chat template.
 
     python3 tools/make_talker.py        (needs the PyPI package gguf)
 
@@ -11,7 +11,7 @@ from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "tests/goldens/gguf/dense.q8_0.gguf"
-TARGET = ROOT / "tests/goldens/gguf/talker.q8_0.gguf"
+TARGET = ROOT / "tests/goldens/talker/talker.q8_0.gguf"
 TEMPLATE = ROOT / "tests/chat/templates/gemma4.jinja"
 MARKERS = ["<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>', "<|tool>", "<tool|>"]
 CONTROL, USER_DEFINED = 3, 4

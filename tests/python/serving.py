@@ -18,7 +18,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CARAT = pathlib.Path(os.environ.get("CARAT_BINARY", ROOT / "build" / "release" / "carat"))
 REAL = os.environ.get("CARAT_MODEL_270M")
-TINY = ROOT / "tests" / "goldens" / "gguf" / "talker.q8_0.gguf"
+TINY = ROOT / "tests" / "goldens" / "talker" / "talker.q8_0.gguf"
 MODEL = pathlib.Path(REAL or TINY)
 
 needs_real_model = pytest.mark.skipif(not REAL, reason="CARAT_MODEL_270M is not set")

@@ -17,6 +17,11 @@ std::filesystem::path gguf(const std::string& name) {
   return std::filesystem::path(CARAT_TEST_DATA) / "goldens" / "gguf" / (name + ".gguf");
 }
 
+/// Gemma 4 with the markers of thoughts and calls in its vocabulary.
+std::filesystem::path talker() {
+  return std::filesystem::path(CARAT_TEST_DATA) / "goldens" / "talker" / "talker.q8_0.gguf";
+}
+
 class Collected final : public ReplyListener {
  public:
   explicit Collected(int replies) : left_(replies), replies_(static_cast<size_t>(replies)) {}
@@ -70,7 +75,7 @@ class ModelServiceTest : public testing::Test {
     o.max_running = 8;
     return o;
   }
-  ModelServiceTest() : service_({{"tiny", gguf("talker.q8_0")}, {"other", gguf("gemma3.q8_0")}}, options(), metrics_) {}
+  ModelServiceTest() : service_({{"tiny", talker()}, {"other", gguf("gemma3.q8_0")}}, options(), metrics_) {}
 
   static ChatTask chat_task(const std::string& text, int max_tokens = 16) {
     ChatTask task;
