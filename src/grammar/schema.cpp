@@ -435,11 +435,12 @@ bool SchemaDocument::accepts(const FlatSchema& flat, const Json& value, const st
     for (const std::string& name : flat.required) {
       if (!value.contains(name)) return false;
     }
-    for (const auto& [name, item] : value.items()) {
+    for (auto item = value.begin(); item != value.end(); ++item) {
+      const std::string& name = item.key();
       const auto named =
           std::ranges::find_if(flat.properties, [&](const auto& property) { return property.first == name; });
       const Json& schema = named != flat.properties.end() ? named->second : flat.additional;
-      if (!schema.is_null() && !accepts(schema, item, where, depth + 1)) return false;
+      if (!schema.is_null() && !accepts(schema, item.value(), where, depth + 1)) return false;
     }
   }
   return true;

@@ -299,11 +299,11 @@ void walk(const TestVocabulary& vocabulary, int rounds) {
       ASSERT_TRUE(split.complete());
     }
   }
-  EXPECT_GT(steps, static_cast<size_t>(rounds) * 100);
+  EXPECT_GT(steps, static_cast<size_t>(rounds) * 50);
 }
 
 TEST(JsonGrammar, RandomWalksEndInValidJson) {
-  walk(small(), 100);
+  walk(small(), 300);
 }
 
 TEST(JsonGrammar, RandomWalksOnTheRealVocabulary) {

@@ -77,20 +77,26 @@ inline std::vector<int> random_walk(Constraint& constraint, const TestVocabulary
       if (allowed.size() == 1 && allowed[0] == vocabulary.stop) return walked;
       token = allowed[random() % allowed.size()];
     }
-    if (walked.size() >= length || random() % 4 == 0) {
-      // What closes: drawn more often, so that walks end.
-      for (const std::string_view closing : {"\"", "}", "]", "<|\"|>", "<tool_call|>", "0", "1"}) {
-        const auto id = vocabulary.tokenizer->id(closing);
-        if (id && has(constraint.allowed(), *id)) {
-          token = *id;
-          if (random() % 2 == 0) break;
-        }
+    const bool late = walked.size() >= length;
+    if (late || random() % 4 == 0) {
+      // What closes comes first, then what is short: so walks end. Inside a text a bracket closes nothing.
+      const auto may = [&](std::string_view piece) {
+        const auto id = vocabulary.tokenizer->id(piece);
+        return id && has(constraint.allowed(), *id);
+      };
+      std::vector<std::string_view> closers = {
+          "]", "}", "<tool_call|>", "<|\"|>", "\"", "null", "n", "ull", "ll", "l", "0", "1", "t", "f"};
+      if (may("}") && may("x")) closers = {"<|\"|>", "\""};
+      for (const std::string_view closing : closers) {
+        if (!may(closing)) continue;
+        token = vocabulary.tokenizer->id(closing).value();
+        if (late || random() % 2 == 0) break;
       }
     }
     constraint.accept(token);
     walked.push_back(token);
   }
-  throw std::runtime_error("a walk did not end");
+  throw std::runtime_error("a walk did not end: " + vocabulary.tokenizer->decode(walked, true).substr(0, 2000));
 }
 
 }  // namespace carat
