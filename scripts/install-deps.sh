@@ -10,7 +10,7 @@ packages=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libsimdjson-dev li
           libedit-dev libboost-dev libspdlog-dev prometheus-cpp-dev python3 python3-venv python3-pip ca-certificates)
 case "${1:-}" in
   --demo) ;;
-  "") packages+=(libgtest-dev) ;;
+  "") packages+=(libgtest-dev chromium) ;;
   --bench) packages+=(libgtest-dev libbenchmark-dev python3-numpy) ;;
   *)
     echo "usage: scripts/install-deps.sh [--demo | --bench]" >&2
