@@ -20,6 +20,7 @@ using server::NamedModel;
 struct Flags {
   std::vector<std::string> models;
   std::string model;  // mlx_lm.server's way to say it
+  std::string config;
   std::vector<std::string> adapters;
   ModelFlags run;
   SamplingFlags sampling;
@@ -88,6 +89,31 @@ server::SamplingChoice sampling_choice(const SamplingFlags& flags) {
   c.seed = flags.seed;
   if (flags.hlg) c.hlg = flags.resolve({}).hlg;
   return c;
+}
+
+/// Gives the flags that a file names, unless the command line has them, the file's values.
+void read_config(CLI::App& verb, const std::string& path) {
+  if (!std::filesystem::is_regular_file(path)) throw UsageError("--config: there is no file " + path);
+  for (const CLI::ConfigItem& item : CLI::ConfigBase().from_file(path)) {
+    if (item.name == "++" || item.name == "--") continue;  // the begin and end of a section
+    if (!item.parents.empty() && item.parents != std::vector<std::string>{verb.get_name()}) continue;
+    CLI::Option* option = verb.get_option_no_throw("--" + item.name);
+    if (option == nullptr) option = verb.get_option_no_throw(item.name);
+    if (option == nullptr || !option->get_configurable()) {
+      throw UsageError(path + ": there is no flag \"" + item.name + "\"");
+    }
+    if (option->count() > 0) continue;
+    try {
+      if (option->get_expected_max() == 0) {
+        option->add_result(option->get_flag_value(item.name, verb.get_config_formatter()->to_flag(item)));
+      } else {
+        option->add_result(item.inputs);
+      }
+      option->run_callback();
+    } catch (const CLI::ParseError& error) {
+      throw UsageError(path + ": " + error.what());
+    }
+  }
 }
 
 /// The thinking switch of --chat-template-args.
@@ -162,11 +188,15 @@ void add_serve(CLI::App& app, Action& action) {
   verb->add_option("--adapter,--adapter-path", flags->adapters,
                    "A LoRA adapter: DIR or ID=DIR; may be repeated. The first is used where a request names none")
       ->allow_extra_args(false);
-  verb->set_config("--config", "", "A file of flags: host = \"0.0.0.0\" and so on, one a line");
+  verb->add_option("--config", flags->config, "A file of flags: host = \"0.0.0.0\" and so on, one a line")
+      ->configurable(false);
 
   const std::string network = "Network";
   verb->add_option("--host", flags->host, "Address to listen on")->capture_default_str()->group(network);
-  verb->add_option("--port", flags->port, "Port; 0 takes any that is free")->capture_default_str()->group(network);
+  verb->add_option("--port", flags->port, "Port; 0 takes any that is free")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str()
+      ->group(network);
   verb->add_option("--api-key", flags->api_keys, "Ask clients for this key; may be repeated (also CARAT_API_KEY)")
       ->allow_extra_args(false)
       ->group(network);
@@ -227,7 +257,10 @@ void add_serve(CLI::App& app, Action& action) {
                    "Longest answer of a conversation (default: to the context's end)")
       ->check(CLI::NonNegativeNumber)
       ->group(defaults);
-  verb->add_flag("--thinking,!--no-thinking", flags->thinking, "Let models think first (Gemma 4)")->group(defaults);
+  verb->add_flag_function(
+          "--thinking,!--no-thinking", [flags](int64_t given) { flags->thinking = given > 0; },
+          "Let models think first (Gemma 4)")
+      ->group(defaults);
   verb->add_option("--chat-template-args", flags->template_arguments, "{\"enable_thinking\": true}")->group("");
   verb->add_flag("--any-model", flags->any_model, "Answer whatever model a request names")->group(defaults);
   verb->add_flag("--allow-adapter-changes", flags->change_adapters,
@@ -253,7 +286,12 @@ void add_serve(CLI::App& app, Action& action) {
                "  carat serve gemma3-270m\n"
                "  carat serve ./gemma-4-e2b-it --host 0.0.0.0 --api-key \"$KEY\" --kv q8\n"
                "  carat serve gemma=./gemma-4-e2b-it --adapter support=./adapters/support --memory 12GB");
-  verb->callback([flags, &action] { action = [flags] { return run(*flags); }; });
+  verb->callback([flags, verb, &action] {
+    action = [flags, verb] {
+      if (!flags->config.empty()) read_config(*verb, flags->config);
+      return run(*flags);
+    };
+  });
 }
 
 }  // namespace carat
