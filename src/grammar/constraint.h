@@ -56,11 +56,13 @@ class Constraint {
   ~Constraint();
 
   /// Bit t of word t / 64 is set where token t may come next; [(vocab + 63) / 64] words. Never without any: where
-  /// nothing else is possible the stop ids are set. Empty: anything may (in a thought). Valid until the next call.
+  /// nothing else is possible the stop ids are set. In a thought: every token with text, and <channel|>. Valid until
+  /// the next call.
   std::span<const uint64_t> allowed();
-  /// Goes on past a token. REQUIRES: allowed() had it.
+  /// Goes on past a token. REQUIRES: allowed() had it. One that leads out of the language is an Error and changes
+  /// nothing.
   void accept(int token);
-  /// Takes back the last `count` accepted tokens (speculation).
+  /// Takes back the last `count` accepted tokens (speculation). Throws Error when fewer were accepted.
   void rollback(int count);
   /// Whether what was accepted is complete: the stop ids are allowed.
   bool complete();
