@@ -227,7 +227,7 @@ void add_attention(const Target& target) {
   const Kernels& kernels = *target.kernels;
   const std::pair<KvFormats, const char*> formats[] = {
       {KvFormat::kF16, "f16"},     {KvFormat::kBF16, "bf16"},   {KvFormat::kF32, "f32"},
-      {KvFormat::affine(8), "q8"}, {KvFormat::affine(4), "q4"}, {{KvFormat::affine(8), KvFormat::rotated(3)}, "k8v3"}};
+      {KvFormat::spread(8), "q8"}, {KvFormat::spread(4), "q4"}, {{KvFormat::spread(8), KvFormat::rotated(3)}, "k8v3"}};
   for (const auto& [format, format_name] : formats) {
     for (const int dim : {256, 512}) {
       const std::string what = target.name + "/" + format_name + "/" + std::to_string(dim);

@@ -14,7 +14,8 @@ struct KvFormat {
     kFloat32,
     kFloat16,
     kBfloat16,
-    kAffine,   // codes of `bits` bits with a scale and a bias for each `group` of numbers
+    kAffine,   // codes of `bits` bits with a scale and a bias for each `group` of numbers, as MLX has them
+    kSpread,   // the same of numbers that were spread over their group
     kRotated,  // values only: the head rotated, then codes of a codebook with a scale for each `group`
   };
   Kind kind = Kind::kFloat16;
@@ -25,6 +26,9 @@ struct KvFormat {
   /// bits 2, 3, 4, 5, 6 or 8; group 16, 32 or 64.
   static constexpr KvFormat affine(int bits, int group = 32) {
     return {Kind::kAffine, static_cast<uint8_t>(bits), static_cast<uint8_t>(group)};
+  }
+  static constexpr KvFormat spread(int bits, int group = 32) {
+    return {Kind::kSpread, static_cast<uint8_t>(bits), static_cast<uint8_t>(group)};
   }
   /// bits 2, 3, 4, 5 or 8.
   static constexpr KvFormat rotated(int bits, int group = 32) {
@@ -37,7 +41,7 @@ inline constexpr KvFormat KvFormat::kF32{Kind::kFloat32, 32, 0};
 inline constexpr KvFormat KvFormat::kF16{Kind::kFloat16, 16, 0};
 inline constexpr KvFormat KvFormat::kBF16{Kind::kBfloat16, 16, 0};
 
-/// "f16", "q8", "q4g64" (a group other than 32), "turbo3".
+/// "f16", "q8", "q4g64" (spread, of a group other than 32), "mlx8" (affine), "turbo3".
 std::string kv_format_name(KvFormat format);
 
 /// The formats of one layer.
@@ -70,12 +74,12 @@ struct KvChoice {
   friend bool operator==(const KvChoice&, const KvChoice&) = default;
 };
 
-/// f32, f16, bf16, or qB or qBgG: affine codes of B (2-6, 8) bits in groups of G (16, 64, or 32, the default). Throws
-/// Error.
+/// f32, f16, bf16, or qB or qBgG: spread codes of B (2-6, 8) bits in groups of G (16, 64, or 32, the default); mlxB or
+/// mlxBgG: affine ones. Throws Error.
 KvFormat parse_kv_format(std::string_view name);
 
-/// The same for all layers, or turbo:kAvB (turbo alone: k8v3), where layers without a window store keys of A bits in
-/// groups of 32 and rotated values of B bits, and others f16. Throws Error.
+/// The same for all layers, or turbo:kAvB (turbo alone: k8v3), where layers without a window store spread keys of A
+/// bits in groups of 32 and rotated values of B bits, and others f16. Throws Error.
 KvChoice parse_kv_choice(std::string_view name);
 /// parse_kv_choice() of this gives the choice back when there are no exceptions: "q8", "k:q8 v:q4", "turbo:k8v3".
 std::string kv_choice_name(const KvChoice& choice);

@@ -30,7 +30,7 @@ KvFormat format_of(int64_t bits, int64_t group, std::string_view where) {
   if (bits == 16) return KvFormat::kF16;
   if (bits < 2 || bits > 8 || bits == 7) fail("{}: \"bits\" is {}; expected 2, 3, 4, 5, 6, 8 or 16", where, bits);
   if (group != 32 && group != 64) fail("{}: \"group_size\" is {}; expected 32 or 64", where, group);
-  return KvFormat::affine(static_cast<int>(bits), static_cast<int>(group));
+  return KvFormat::spread(static_cast<int>(bits), static_cast<int>(group));
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ std::string kv_config_text(const KvChoice& choice) {
   std::string text = "[";
   for (const KvChoice::Layer& layer : choice.layers) {
     const KvFormat format = layer.formats.k;
-    if (format != layer.formats.v || (format != KvFormat::kF16 && format.kind != KvFormat::Kind::kAffine)) {
+    if (format != layer.formats.v || (format != KvFormat::kF16 && format.kind != KvFormat::Kind::kSpread)) {
       fail("a kv_config.json cannot say that layer {} stores keys as {} and values as {}", layer.index,
            kv_format_name(format), kv_format_name(layer.formats.v));
     }

@@ -112,7 +112,7 @@ std::vector<KvLayerOptions> measure(Model& model, Probe& probe) {
   for (const int owner : owners) {
     KvLayerOptions layer{owner, {{KvFormat::kF16, kv_bytes_per_position(KvFormat::kF16, model.plan(), owner), 0.0}}};
     for (const int bits : {8, 4}) {
-      const KvFormat format = KvFormat::affine(bits);
+      const KvFormat format = KvFormat::spread(bits);
       layer.options.push_back({format, kv_bytes_per_position(format, model.plan(), owner),
                                divergence(reference, probe.logits(only(owner, format)), vocab)});
       progress.add(1);

@@ -94,7 +94,9 @@ struct Norm {
 struct QkvArgs {
   int64_t rows = 0;
   int heads = 0;
-  float* q = nullptr;        // [rows, heads, head_dim], in place: rope(norm(q))
+  /// [rows, heads, head_dim], in place: rope(norm(q)), spread like the keys where the cache stores those spread
+  /// (kv_rows.h): as attention takes it.
+  float* q = nullptr;
   const float* k = nullptr;  // [rows, kv_heads, head_dim]; null on layers that share another layer's K/V
   const float* v = nullptr;  // likewise; may equal k (K=V layers)
   Norm q_norm, k_norm;

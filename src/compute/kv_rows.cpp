@@ -107,8 +107,9 @@ uint32_t code_at(const std::byte* codes, int bits, int64_t index) {
   return code;
 }
 
-/// MLX's quantiser: the end of the group's range that is farther from zero is a code, and so is zero where it lies
-/// within. Here scale and bias are rounded to float16 before the codes are chosen, so that codes make good for that.
+/// Spread groups: the ends of the group's range are codes. Affine ones, as MLX has it: the end that is farther from
+/// zero is a code, and so is zero where it lies within. Scale and bias are rounded to float16 before the codes are
+/// chosen, so that codes make good for that.
 void store_affine_group(std::span<const float> x, KvFormat format, int64_t first, std::byte* codes, std::byte* scale_at,
                         std::byte* bias_at) {
   const float levels = static_cast<float>((1 << format.bits) - 1);
@@ -120,15 +121,19 @@ void store_affine_group(std::span<const float> x, KvFormat format, int64_t first
   }
   high = min(max(high, -kLargestKvScale), kLargestKvScale);
   low = min(max(low, -kLargestKvScale), kLargestKvScale);
-  const bool from_below = std::fabs(low) > std::fabs(high);
   const float step = max((high - low) / levels, 1e-7f);
-  const float edge = from_below ? low : high;
-  float scale = from_below ? step : 0.0f - step;
-  const float edge_code = std::nearbyint(edge / scale);
-  const bool has_edge = std::fabs(edge_code) > 0.5f;
-  if (has_edge) scale = edge / edge_code;
-  put_half(scale_at, scale);
-  put_half(bias_at, has_edge ? edge : 0.0f);
+  if (format.kind == Kind::kSpread) {
+    put_half(scale_at, step);
+    put_half(bias_at, low + 0.0f);  // no negative zero
+  } else {
+    const bool from_below = std::fabs(low) > std::fabs(high);
+    const float edge = from_below ? low : high;
+    const float signed_step = from_below ? step : 0.0f - step;
+    const float edge_code = std::nearbyint(edge / signed_step);
+    const bool has_edge = std::fabs(edge_code) > 0.5f;
+    put_half(scale_at, has_edge ? edge / edge_code : signed_step);
+    put_half(bias_at, has_edge ? edge : 0.0f);
+  }
   const float inverse = 1.0f / half_at(scale_at);
   const float bias = half_at(bias_at);
   for (size_t i = 0; i < x.size(); ++i) {
@@ -171,6 +176,7 @@ size_t kv_row_bytes(KvFormat format, int head_dim) {
     case Kind::kBfloat16:
       return 2 * width;
     case Kind::kAffine:
+    case Kind::kSpread:
       return code_bytes(format, head_dim) + 4 * (width / format.group);
     case Kind::kRotated:
       return code_bytes(format, head_dim) + 2 * (width / format.group);
@@ -179,7 +185,7 @@ size_t kv_row_bytes(KvFormat format, int head_dim) {
 }
 
 KvFormat fit_kv_format(KvFormat format, int head_dim) {
-  if (format.kind != Kind::kAffine && format.kind != Kind::kRotated) return format;
+  if (format == KvFormat::kF32 || format == KvFormat::kF16 || format == KvFormat::kBF16) return format;
   const std::string name = kv_format_name(format);
   if ((format.group != 16 && format.group != 32 && format.group != 64) || kv_codebook(format) == nullptr) {
     fail("there is no format {} of keys and values: {} bits in groups of {}", name, format.bits, format.group);
@@ -198,7 +204,9 @@ KvFormat fit_kv_format(KvFormat format, int head_dim) {
 const float* kv_codebook(KvFormat format) {
   static const std::map<std::pair<Kind, int>, std::vector<float>> kTables = [] {
     std::map<std::pair<Kind, int>, std::vector<float>> tables;
-    for (int bits = 2; bits <= 8; ++bits) tables[{Kind::kAffine, bits}] = integers(bits);
+    for (const Kind kind : {Kind::kAffine, Kind::kSpread}) {
+      for (int bits = 2; bits <= 8; ++bits) tables[{kind, bits}] = integers(bits);
+    }
     tables[{Kind::kRotated, 2}] = both_halves(kTwoBits);
     tables[{Kind::kRotated, 3}] = both_halves(kThreeBits);
     tables[{Kind::kRotated, 4}] = both_halves(kFourBits);
@@ -240,6 +248,21 @@ void rotate_kv_head(std::span<float> x, bool back) {
   for (size_t i = 0; i < x.size(); ++i) x[i] = x[i] * norm * (back ? signs[i] : 1.0f);
 }
 
+void spread_kv_groups(std::span<float> x, int group) {
+  const auto width = static_cast<size_t>(group);
+  const float norm = 1.0f / std::sqrt(static_cast<float>(group));
+  for (size_t distance = 1; distance < width; distance *= 2) {
+    for (size_t i = 0; i < x.size(); ++i) {
+      if ((i & distance) != 0) continue;
+      const float a = x[i];
+      const float b = x[i + distance];
+      x[i] = a + b;
+      x[i + distance] = a - b;
+    }
+  }
+  for (float& value : x) value *= norm;
+}
+
 void store_kv_row(std::span<const float> x, KvFormat format, std::byte* row) {
   const auto width = static_cast<int>(x.size());
   if (format.kind == Kind::kFloat32) {
@@ -259,6 +282,7 @@ void store_kv_row(std::span<const float> x, KvFormat format, std::byte* row) {
   const size_t groups = x.size() / format.group;
   std::vector<float> head(x.begin(), x.end());
   if (format.kind == Kind::kRotated) rotate_kv_head(head, false);
+  if (format.kind == Kind::kSpread) spread_kv_groups(head, format.group);
   for (size_t g = 0; g < groups; ++g) {
     const auto first = static_cast<int64_t>(g * format.group);
     const std::span<const float> group = std::span(head).subspan(g * format.group, format.group);
@@ -286,7 +310,7 @@ void load_kv_row(const std::byte* row, KvFormat format, std::span<float> x) {
       x[i] = bf16_to_f32(half);
     } else {
       const size_t g = i / group;
-      const float bias = format.kind == Kind::kAffine ? half_at(scales + 2 * (groups + g)) : 0.0f;
+      const float bias = format.kind != Kind::kRotated ? half_at(scales + 2 * (groups + g)) : 0.0f;
       x[i] = std::fma(points[code_at(row, format.bits, static_cast<int64_t>(i))], half_at(scales + 2 * g), bias);
     }
   }

@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -42,13 +43,15 @@ class Loader {
     return *std::move(found);
   }
 
-  DeviceArray<float> norm(const std::string& name, int64_t size) const {
+  std::vector<float> norm_values(const std::string& name, int64_t size) const {
     std::vector<float> w = values(name, size);
     if (config_.norm_plus_one) {
       for (float& x : w) x += 1.0f;
     }
-    return upload(w);
+    return w;
   }
+
+  DeviceArray<float> norm(const std::string& name, int64_t size) const { return upload(norm_values(name, size)); }
 
   DeviceArray<float> upload(const std::vector<float>& host) const {
     DeviceArray<float> array(device_, host.size());
@@ -64,17 +67,43 @@ class Loader {
   Device& device_;
 };
 
+/// Powers of two, alike for both halves of a rotated pair, such that keys over them and queries times them are of the
+/// same size: a score is a sum of products key * query, and what it suffers from coded keys is least then. Scores
+/// themselves do not change by a bit.
+std::vector<float> balance(const std::vector<float>& q_norm, const std::vector<float>& k_norm) {
+  constexpr float kMost = 8.0f;  // binary orders of magnitude
+  const size_t half = q_norm.size() / 2;
+  std::vector<float> factors(q_norm.size(), 1.0f);
+  for (size_t i = 0; i < half; ++i) {
+    const float ratio = std::hypot(k_norm[i], k_norm[i + half]) / std::hypot(q_norm[i], q_norm[i + half]);
+    const float exponent = std::nearbyint(0.5f * std::log2(ratio));
+    if (std::isfinite(exponent)) {
+      factors[i] = factors[i + half] = std::exp2(std::clamp(exponent, -kMost, kMost));
+    }
+  }
+  return factors;
+}
+
+/// `balances` of each layer that owns keys and values, for those that share them.
 void load_attention(const Loader& load, const ModelConfig& c, const LayerPlan& plan, const std::string& at,
-                    LayerWeights& w) {
+                    std::vector<std::vector<float>>& balances, LayerWeights& w) {
   w.input_norm = load.norm(at + "input_layernorm", c.hidden);
   w.post_attention_norm = load.norm(at + "post_attention_layernorm", c.hidden);
   w.q = load.matrix(at + "self_attn.q_proj", static_cast<int64_t>(c.heads) * plan.head_dim, c.hidden);
   w.o = load.matrix(at + "self_attn.o_proj", c.hidden, static_cast<int64_t>(c.heads) * plan.head_dim);
-  w.q_norm = load.norm(at + "self_attn.q_norm", plan.head_dim);
+  std::vector<float> q_norm = load.norm_values(at + "self_attn.q_norm", plan.head_dim);
+  if (plan.owns_kv) {
+    std::vector<float> k_norm = load.norm_values(at + "self_attn.k_norm", plan.head_dim);
+    balances.push_back(balance(q_norm, k_norm));
+    for (size_t i = 0; i < k_norm.size(); ++i) k_norm[i] /= balances.back()[i];
+    w.k_norm = load.upload(k_norm);
+  }
+  const std::vector<float>& factors = balances[static_cast<size_t>(plan.cache)];
+  for (size_t i = 0; i < q_norm.size(); ++i) q_norm[i] *= factors[i];
+  w.q_norm = load.upload(q_norm);
   if (!plan.owns_kv) return;
   const int64_t kv_width = static_cast<int64_t>(plan.kv_heads) * plan.head_dim;
   w.k = load.matrix(at + "self_attn.k_proj", kv_width, c.hidden);
-  w.k_norm = load.norm(at + "self_attn.k_norm", plan.head_dim);
   if (!plan.k_eq_v) w.v = load.matrix(at + "self_attn.v_proj", kv_width, c.hidden);
 }
 
@@ -116,11 +145,12 @@ Weights load_weights(const Checkpoint& checkpoint, const ModelPlan& plan, Device
     weights.pli_model_projection = load.matrix("per_layer_model_projection", total, c.hidden);
     weights.pli_norm = load.norm("per_layer_projection_norm", c.pli_width);
   }
+  std::vector<std::vector<float>> balances;
   for (int i = 0; i < c.layer_count(); ++i) {
     const LayerPlan& layer = plan.layers[static_cast<size_t>(i)];
     const std::string at = fmt::format("layers.{}.", i);
     LayerWeights w;
-    load_attention(load, c, layer, at, w);
+    load_attention(load, c, layer, at, balances, w);
     load_mlp(load, c, layer, at, w);
     if (c.has_moe()) load_experts(load, c, at, w);
     if (c.pli_width > 0) {

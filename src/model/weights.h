@@ -15,7 +15,7 @@ struct LayerWeights {
   DeviceArray<float> post_attention_norm;
   DeviceArray<float> pre_mlp_norm;
   DeviceArray<float> post_mlp_norm;
-  DeviceArray<float> q_norm, k_norm;  // [head_dim]; k_norm only where the layer owns K/V
+  DeviceArray<float> q_norm, k_norm;  // [head_dim], balanced (load_weights); k_norm only where the layer owns K/V
   Matrix q, k, v, o;                  // k, v only where the layer owns K/V; no v on K=V layers
   MlpWeights mlp;
   float scalar = 1.0f;  // layer_scalar
@@ -45,8 +45,9 @@ struct Weights {
 };
 
 /// Matrices stay views into the checkpoint, which must outlive the result; vectors are copied to the device, with the 1
-/// of (1 + w) norms added. Throws Error naming the tensor that is missing or has another shape than the configuration
-/// says.
+/// of (1 + w) norms added. Norms of keys are divided, and those of their queries multiplied, by powers of two that
+/// make channels of both about as large: scores stay as they are, to the bit, and coded keys lose less. Throws Error
+/// naming the tensor that is missing or has another shape than the configuration says.
 Weights load_weights(const Checkpoint& checkpoint, const ModelPlan& plan, Device& device);
 
 /// Bytes of weights that one decoded token reads: chosen experts only, one row of each table, the head whole. Looks at

@@ -9,6 +9,8 @@
 namespace carat {
 namespace {
 
+constexpr std::string_view kSpreadName = "q";
+constexpr std::string_view kAffineName = "mlx";
 constexpr std::array kAffineBits = {2, 3, 4, 5, 6, 8};
 constexpr std::array kRotatedBits = {2, 3, 4, 5, 8};
 
@@ -22,11 +24,15 @@ std::optional<KvFormat> find_format(std::string_view name) {
   if (name == "f32") return KvFormat::kF32;
   if (name == "f16") return KvFormat::kF16;
   if (name == "bf16") return KvFormat::kBF16;
-  if (name.size() < 2 || name[0] != 'q') return std::nullopt;
-  const std::optional<int> bits = digit(name[1], kAffineBits);
-  const std::string_view group = name.substr(2);
+  const bool affine = name.starts_with(kAffineName);
+  if (!affine && !name.starts_with(kSpreadName)) return std::nullopt;
+  name.remove_prefix(affine ? kAffineName.size() : kSpreadName.size());
+  if (name.empty()) return std::nullopt;
+  const std::optional<int> bits = digit(name[0], kAffineBits);
+  const std::string_view group = name.substr(1);
   if (!bits || (!group.empty() && group != "g16" && group != "g32" && group != "g64")) return std::nullopt;
-  return KvFormat::affine(*bits, group == "g16" ? 16 : group == "g64" ? 64 : 32);
+  const int numbers = group == "g16" ? 16 : group == "g64" ? 64 : 32;
+  return affine ? KvFormat::affine(*bits, numbers) : KvFormat::spread(*bits, numbers);
 }
 
 }  // namespace
@@ -40,7 +46,10 @@ std::string kv_format_name(KvFormat format) {
     case KvFormat::Kind::kBfloat16:
       return "bf16";
     case KvFormat::Kind::kAffine:
-      return format.group == 32 ? fmt::format("q{}", format.bits) : fmt::format("q{}g{}", format.bits, format.group);
+    case KvFormat::Kind::kSpread: {
+      const std::string_view kind = format.kind == KvFormat::Kind::kSpread ? kSpreadName : kAffineName;
+      return fmt::format("{}{}", kind, format.bits) + (format.group == 32 ? "" : fmt::format("g{}", format.group));
+    }
     case KvFormat::Kind::kRotated:
       return fmt::format("turbo{}", format.bits);
   }
@@ -57,7 +66,7 @@ KvFormat parse_kv_format(std::string_view name) {
   if (const auto format = find_format(name)) return *format;
   fail(
       "\"{}\" is no format of keys and values; expected f32, f16, bf16, q8, q6, q5, q4, q3 or q2, or a q with its "
-      "group, such as q8g64",
+      "group, such as q8g64, or mlx8",
       name);
 }
 
@@ -69,7 +78,7 @@ KvChoice parse_kv_choice(std::string_view name) {
     if (widths.size() == 4 && widths[0] == 'k' && widths[2] == 'v') {
       const std::optional<int> k = digit(widths[1], kAffineBits);
       const std::optional<int> v = digit(widths[3], kRotatedBits);
-      if (k && v) return {{KvFormat::affine(*k), KvFormat::rotated(*v)}, KvFormat::kF16};
+      if (k && v) return {{KvFormat::spread(*k), KvFormat::rotated(*v)}, KvFormat::kF16};
     }
     fail(
         "\"{}\" is no format of keys and values; expected turbo:kAvB with A one of 2, 3, 4, 5, 6, 8 and B one of 2, 3, "
@@ -79,14 +88,14 @@ KvChoice parse_kv_choice(std::string_view name) {
   if (const auto format = find_format(name)) return *format;
   fail(
       "\"{}\" is no format of keys and values; expected f32, f16, bf16, q8, q4, another qB or qBgG (2-6 or 8 bits, "
-      "groups of 16, 32 or 64), or turbo:kAvB",
+      "groups of 16, 32 or 64), mlxB, or turbo:kAvB",
       name);
 }
 
 std::string kv_choice_name(const KvChoice& choice) {
   const auto pair = [](const KvFormats& f) {
     if (f.k == f.v) return kv_format_name(f.k);
-    if (f.k.kind == KvFormat::Kind::kAffine && f.v.kind == KvFormat::Kind::kRotated) {
+    if (f.k.kind == KvFormat::Kind::kSpread && f.v.kind == KvFormat::Kind::kRotated) {
       return fmt::format("turbo:k{}v{}", f.k.bits, f.v.bits);
     }
     return fmt::format("k:{} v:{}", kv_format_name(f.k), kv_format_name(f.v));

@@ -20,8 +20,8 @@ TEST(KvConfig, ChoosesByLayer) {
   const KvChoice choice = parse_kv_config(
       R"([{"layer_idx": 11, "bits": 4, "group_size": 32}, {"bits": 8, "layer_idx": 5}, {"layer_idx": 7, "bits": 16}])",
       "kv_config.json");
-  EXPECT_EQ(choice.of(5, false), KvFormats(KvFormat::affine(8, 64)));
-  EXPECT_EQ(choice.of(11, true), KvFormats(KvFormat::affine(4, 32)));
+  EXPECT_EQ(choice.of(5, false), KvFormats(KvFormat::spread(8, 64)));
+  EXPECT_EQ(choice.of(11, true), KvFormats(KvFormat::spread(4, 32)));
   EXPECT_EQ(choice.of(7, true), KvFormats(KvFormat::kF16));
   EXPECT_EQ(choice.of(0, false), KvFormats(KvFormat::kF16));  // not named
   EXPECT_EQ(choice.of(0, true), KvFormats(KvFormat::kF16));
@@ -29,11 +29,11 @@ TEST(KvConfig, ChoosesByLayer) {
 
 TEST(KvConfig, IsReadBackAsWritten) {
   KvChoice choice = KvFormat::kF16;
-  choice.layers = {{0, KvFormat::affine(8, 64)}, {3, KvFormat::affine(3, 32)}, {9, KvFormat::kF16}};
+  choice.layers = {{0, KvFormat::spread(8, 64)}, {3, KvFormat::spread(3, 32)}, {9, KvFormat::kF16}};
   EXPECT_EQ(parse_kv_config(kv_config_text(choice), "kv_config.json"), choice);
   EXPECT_EQ(parse_kv_config(kv_config_text(KvFormat::kF16), "kv_config.json"), KvChoice(KvFormat::kF16));
   EXPECT_THROW(kv_config_text(KvFormat::kF32), Error);
-  choice.layers[0].formats.v = KvFormat::affine(4, 64);
+  choice.layers[0].formats.v = KvFormat::spread(4, 64);
   EXPECT_THROW(kv_config_text(choice), Error);
 }
 

@@ -26,9 +26,9 @@ void fill(TestCache& cache, int sequence, int64_t begin, int64_t end, uint64_t s
   }
 }
 
-/// The inverse rotation of kv_rows.h.
-BoundedRow rotated_back(BoundedRow x) {
-  for (size_t distance = 1; distance < x.size(); distance *= 2) {
+/// x -> H x / sqrt(group) of each `group` numbers.
+BoundedRow spread(BoundedRow x, size_t group) {
+  for (size_t distance = 1; distance < group; distance *= 2) {
     for (size_t i = 0; i < x.size(); ++i) {
       if ((i & distance) != 0) continue;
       const Bounded a = x[i], b = x[i + distance];
@@ -36,8 +36,18 @@ BoundedRow rotated_back(BoundedRow x) {
       x[i + distance] = a + Bounded{-b.value, b.error};
     }
   }
-  const Bounded norm{1 / std::sqrt(static_cast<double>(x.size())), kUnit};
-  for (size_t i = 0; i < x.size(); ++i) x[i] = x[i] * norm * Bounded{kv_signs()[i], 0};
+  const Bounded norm{1 / std::sqrt(static_cast<double>(group)), kUnit};
+  for (Bounded& value : x) value = value * norm;
+  return x;
+}
+
+/// Values as they were before they were rotated or spread (kv_rows.h).
+BoundedRow restored(KvFormat format, BoundedRow x) {
+  if (format.kind == KvFormat::Kind::kSpread) return spread(std::move(x), format.group);
+  if (format.kind != KvFormat::Kind::kRotated) return x;
+  const size_t width = x.size();
+  x = spread(std::move(x), width);
+  for (size_t i = 0; i < width; ++i) x[i] = x[i] * Bounded{kv_signs()[i], 0};
   return x;
 }
 
@@ -108,7 +118,6 @@ struct Queries {
                                              (2 * static_cast<double>(scores.size()) + 32) * kUnit);
     double sum = 0;
     for (const double score : scores) sum += std::exp(score - largest);
-    const bool rotated = cache.format(CachePart::kValue).kind == KvFormat::Kind::kRotated;
     BoundedRow out(dim);
     for (size_t i = 0; i < scores.size(); ++i) {
       const double p = std::exp(scores[i] - largest) / sum;
@@ -119,7 +128,7 @@ struct Queries {
         out[d].error += relative * p * std::abs(double{value[d]});
       }
     }
-    return rotated ? rotated_back(out) : out;
+    return restored(cache.format(CachePart::kValue), std::move(out));
   }
 };
 
@@ -269,10 +278,12 @@ TEST_P(Attention, KeysOutsideTheRangeDoNotMatterToTheBit) {
   }
 }
 
-/// A stored value, not rotated.
+/// A stored value, not rotated or spread.
 std::vector<float> value_of(const TestCache& cache, int64_t position) {
   std::vector<float> value = cache.get(0, position, CachePart::kValue, 0);
-  if (cache.format(CachePart::kValue).kind == KvFormat::Kind::kRotated) rotate_kv_head(value, true);
+  const KvFormat format = cache.format(CachePart::kValue);
+  if (format.kind == KvFormat::Kind::kRotated) rotate_kv_head(value, true);
+  if (format.kind == KvFormat::Kind::kSpread) spread_kv_groups(value, format.group);
   return value;
 }
 

@@ -23,6 +23,7 @@ std::vector<KvFormat> coded_formats() {
   std::vector<KvFormat> formats;
   for (const int group : {16, 32, 64}) {
     for (const int bits : {2, 3, 4, 5, 6, 8}) formats.push_back(KvFormat::affine(bits, group));
+    for (const int bits : {2, 3, 4, 5, 6, 8}) formats.push_back(KvFormat::spread(bits, group));
     for (const int bits : {2, 3, 4, 5, 8}) formats.push_back(KvFormat::rotated(bits, group));
   }
   return formats;
@@ -42,6 +43,7 @@ std::vector<float> round_trip(std::span<const float> x, KvFormat format) {
   std::vector<float> y(x.size());
   load_kv_row(row.data(), format, y);
   if (format.kind == KvFormat::Kind::kRotated) rotate_kv_head(y, true);
+  if (format.kind == KvFormat::Kind::kSpread) spread_kv_groups(y, format.group);
   return y;
 }
 
@@ -83,6 +85,64 @@ TEST(KvRows, AffineCodesAreWithinAStep) {
       }
       EXPECT_LE(std::sqrt(squares / format.group), 0.6 * step) << kv_format_name(format);
     }
+  }
+}
+
+// An outlier widens the steps of its group by the root of the group's size less than it does unspread.
+TEST(KvRows, SpreadCodesShareOutliers) {
+  for (const int group : {16, 32, 64}) {
+    for (const int bits : {4, 8}) {
+      double spread_squares = 0;
+      double affine_squares = 0;
+      for (uint64_t seed = 0; seed < 50; ++seed) {
+        std::vector<float> x = random_floats(256, seed);
+        for (size_t g = 0; g < x.size(); g += 16) x[g + seed % 16] *= 30;
+        const auto lost = [&](KvFormat format) {
+          const std::vector<float> y = round_trip(x, format);
+          double squares = 0;
+          for (size_t i = 0; i < x.size(); ++i) squares += (double{x[i]} - y[i]) * (double{x[i]} - y[i]);
+          return squares;
+        };
+        spread_squares += lost(KvFormat::spread(bits, group));
+        affine_squares += lost(KvFormat::affine(bits, group));
+      }
+      EXPECT_LT(spread_squares, 0.7 * affine_squares) << bits << " bits, groups of " << group;
+    }
+  }
+}
+
+TEST(KvRows, SpreadCodesAreWithinHalfAStep) {
+  for (const KvFormat format : coded_formats()) {
+    if (format.kind != KvFormat::Kind::kSpread) continue;
+    std::vector<float> x = random_floats(256, 5, 3);
+    std::vector<std::byte> row(kv_row_bytes(format, 256));
+    store_kv_row(x, format, row.data());
+    std::vector<float> y(x.size());
+    load_kv_row(row.data(), format, y);
+    spread_kv_groups(x, format.group);
+    for (size_t g = 0; g < x.size(); g += format.group) {
+      const auto [low, high] = std::minmax_element(x.begin() + static_cast<std::ptrdiff_t>(g),
+                                                   x.begin() + static_cast<std::ptrdiff_t>(g + format.group));
+      const float step = (*high - *low) / static_cast<float>((1 << format.bits) - 1);
+      for (size_t i = g; i < g + format.group; ++i) {  // the last part is float16's, of scale and bias
+        EXPECT_NEAR(y[i], x[i], 0.5f * step + 0x1p-11f * (*high - *low + std::fabs(*low))) << kv_format_name(format);
+      }
+    }
+  }
+}
+
+// Keys and queries that are spread alike have the product that they had.
+TEST(KvRows, SpreadingIsOrthogonalAndUndoesItself) {
+  for (const int group : {16, 32, 64}) {
+    const std::vector<float> x = random_floats(192, 9), other = random_floats(192, 10);
+    std::vector<float> y = x, z = other;
+    spread_kv_groups(y, group);
+    spread_kv_groups(z, group);
+    EXPECT_NEAR(std::inner_product(y.begin(), y.end(), z.begin(), 0.0),
+                std::inner_product(x.begin(), x.end(), other.begin(), 0.0), 1e-4);
+    EXPECT_NE(y, x);
+    spread_kv_groups(y, group);
+    for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(y[i], x[i], 2e-6) << i;
   }
 }
 
@@ -167,6 +227,13 @@ TEST(KvRows, KernelsStoreAndRotateToTheBit) {
           kernels->store_kv(x.data(), width, format, got.data());
           ASSERT_EQ(got, expected) << name << " " << kv_format_name(format) << " " << width << " " << x[0];
         }
+        for (const int group : {16, 32, 64}) {
+          if (width % group != 0 || !std::isfinite(x[0])) continue;
+          std::vector<float> expected = x, got = x;
+          spread_kv_groups(expected, group);
+          kernels->spread_kv(got.data(), width, group);
+          ASSERT_EQ(std::memcmp(got.data(), expected.data(), x.size() * 4), 0) << name << " " << width;
+        }
         for (const bool back : {false, true}) {
           if (!power || !std::isfinite(x[0])) continue;
           std::vector<float> expected = x, got = x;
@@ -180,16 +247,18 @@ TEST(KvRows, KernelsStoreAndRotateToTheBit) {
 }
 
 TEST(KvFormatNames, AreReadBack) {
-  for (const char* name : {"f32", "f16", "bf16", "q8", "q4", "q2g64", "q3", "q5g16", "q6"}) {
+  for (const char* name : {"f32", "f16", "bf16", "q8", "q4", "q2g64", "q3", "q5g16", "q6", "mlx8", "mlx4g64"}) {
     EXPECT_EQ(kv_format_name(parse_kv_format(name)), name);
     EXPECT_EQ(kv_choice_name(parse_kv_choice(name)), name);
   }
-  EXPECT_EQ(parse_kv_format("q8"), KvFormat::affine(8, 32));
+  EXPECT_EQ(parse_kv_format("q8"), KvFormat::spread(8, 32));
+  EXPECT_EQ(parse_kv_format("mlx4g64"), KvFormat::affine(4, 64));
   EXPECT_EQ(parse_kv_choice("turbo"), parse_kv_choice("turbo:k8v3"));
   EXPECT_EQ(kv_choice_name(parse_kv_choice("turbo:k4v2")), "turbo:k4v2");
   EXPECT_EQ(parse_kv_choice("turbo:k8v3").sliding, KvFormats(KvFormat::kF16));
-  EXPECT_EQ(parse_kv_choice("turbo:k8v3").full, KvFormats(KvFormat::affine(8), KvFormat::rotated(3)));
-  for (const char* name : {"", "q", "q7", "q8g", "q8g128", "q80", "f8", "turbo", "turbo:k8v3", "F16"}) {
+  EXPECT_EQ(parse_kv_choice("turbo:k8v3").full, KvFormats(KvFormat::spread(8), KvFormat::rotated(3)));
+  for (const char* name :
+       {"", "q", "q7", "q8g", "q8g128", "q80", "f8", "mlx", "mlx7", "mlx8g", "turbo", "turbo:k8v3", "F16"}) {
     EXPECT_THROW(parse_kv_format(name), Error) << name;
   }
   for (const char* name : {"turbo:", "turbo:k8", "turbo:k7v3", "turbo:k8v6", "turbo:v3k8", "turbo:k8v33"}) {
@@ -199,13 +268,13 @@ TEST(KvFormatNames, AreReadBack) {
 
 TEST(KvFormatFit, NarrowsGroupsAndRefusesWhatCannotBe) {
   EXPECT_EQ(fit_kv_format(KvFormat::affine(8, 64), 96), KvFormat::affine(8, 32));
-  EXPECT_EQ(fit_kv_format(KvFormat::affine(8, 64), 16), KvFormat::affine(8, 16));
+  EXPECT_EQ(fit_kv_format(KvFormat::spread(8, 64), 16), KvFormat::spread(8, 16));
   EXPECT_EQ(fit_kv_format(KvFormat::kF16, 17), KvFormat::kF16);
   EXPECT_THROW(fit_kv_format(KvFormat::affine(8), 24), Error);
   EXPECT_THROW(fit_kv_format(KvFormat::affine(8), 2048), Error);
   EXPECT_THROW(fit_kv_format(KvFormat::rotated(3), 96), Error);
   EXPECT_THROW(fit_kv_format(KvFormat::affine(8, 0), 64), Error);
-  EXPECT_THROW(fit_kv_format(KvFormat::affine(1), 64), Error);
+  EXPECT_THROW(fit_kv_format(KvFormat::spread(1), 64), Error);
   EXPECT_THROW(fit_kv_format(KvFormat::rotated(7), 64), Error);
   EXPECT_EQ(kv_row_bytes(KvFormat::affine(8, 64), 256), 256u + 16);
   EXPECT_EQ(kv_row_bytes(KvFormat::rotated(3), 128), 48u + 8);

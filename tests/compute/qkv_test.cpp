@@ -156,6 +156,39 @@ TEST_P(FinishQkv, StoresWhatTheDefinitionSays) {
   }
 }
 
+// Queries meet keys as they are stored: both spread, or neither.
+TEST(FinishQkvOfQueries, AreSpreadLikeTheKeys) {
+  RopeTable rope(64, 32, 1e4, 1);
+  const TestNorm q_norm(64, 51);
+  const std::vector<TokenRow> tokens = {{0, 7, 0, 8}};
+  for (TestDevice& test : all_devices(Precision::kFast)) {
+    const auto queries = [&](const KvFormats& formats) {
+      TestCache cache(formats, 1, 64);
+      cache.add_sequence(0, 8);
+      std::vector<float> q = random_floats(2 * 64, 50);
+      QkvArgs args;
+      args.rows = 1;
+      args.heads = 2;
+      args.q = q.data();
+      args.q_norm = q_norm;
+      args.rope = &rope;
+      args.tokens = tokens;
+      args.cache = cache.layer();
+      test.device->finish_qkv(args);
+      return q;
+    };
+    std::vector<float> plain = queries(KvFormat::kF32);
+    EXPECT_EQ(queries({KvFormat::kF16, KvFormat::spread(8)}), plain) << test.name;
+    EXPECT_EQ(queries(KvFormat::affine(8)), plain) << test.name;
+    for (const int group : {16, 32, 64}) {
+      std::vector<float> expected = plain;
+      spread_kv_groups(expected, group);
+      const std::vector<float> got = queries({KvFormat::spread(8, group), KvFormat::kF16});
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-5) << test.name;
+    }
+  }
+}
+
 TEST_P(FinishQkv, SameBitsInEveryBatch) {
   const auto [c, formats] = GetParam();
   RopeTable rope(c.head_dim, c.pairs, 1e6, 1);

@@ -99,20 +99,22 @@ inline std::vector<KvFormats> all_kv_formats() {
   return {KvFormat::kF32,
           KvFormat::kF16,
           KvFormat::kBF16,
+          KvFormat::spread(8),
+          KvFormat::spread(8, 64),
+          KvFormat::spread(4, 64),
+          KvFormat::spread(2),
+          KvFormat::spread(6, 16),
           KvFormat::affine(8),
-          KvFormat::affine(8, 64),
-          KvFormat::affine(4, 64),
-          KvFormat::affine(2),
           KvFormat::affine(3, 64),
           KvFormat::affine(5),
-          KvFormat::affine(6, 16),
-          {KvFormat::affine(8), KvFormat::affine(4)},
-          {KvFormat::kBF16, KvFormat::affine(8)}};
+          {KvFormat::spread(8), KvFormat::affine(4)},
+          {KvFormat::spread(8), KvFormat::kF16},
+          {KvFormat::kBF16, KvFormat::spread(8)}};
 }
 /// Those with rotated values, for heads of 2^n numbers.
 inline std::vector<KvFormats> rotated_kv_formats() {
   std::vector<KvFormats> formats = {{KvFormat::kF32, KvFormat::rotated(4)}};
-  for (const int bits : {2, 3, 4, 5, 8}) formats.emplace_back(KvFormat::affine(8), KvFormat::rotated(bits));
+  for (const int bits : {2, 3, 4, 5, 8}) formats.emplace_back(KvFormat::spread(8), KvFormat::rotated(bits));
   return formats;
 }
 

@@ -210,7 +210,7 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
 INSTANTIATE_TEST_SUITE_P(Models, Reuse,
                          testing::Values(Case{"dense31/q4g64", KvFormat::kF16}, Case{"e2b/q4g64", KvFormat::kF16},
                                          Case{"moe26/q4g64", KvFormat::kBF16}, Case{"gemma3/q4g64", KvFormat::kF32},
-                                         Case{"e4b/q4g64", KvFormat::affine(8, 32)}),
+                                         Case{"e4b/q4g64", KvFormat::spread(8, 32)}),
                          case_name);
 
 /// The dense31 golden with its window of 16 made larger.

@@ -20,7 +20,7 @@ class MemoryPlanTest : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(MemoryPlanTest, KeysAndValuesTakeWhatIsPlanned) {
-  for (const KvChoice& kv : {KvChoice(KvFormat::kF16), KvChoice(KvFormat::kF32), KvChoice(KvFormat::affine(8, 16))}) {
+  for (const KvChoice& kv : {KvChoice(KvFormat::kF16), KvChoice(KvFormat::kF32), KvChoice(KvFormat::spread(8, 16))}) {
     for (const int chunk : {16, 200}) {
       for (const int64_t length : {1, 64, 65, 300, 700}) {
         for (const int sequences : {1, 3}) {

@@ -7,8 +7,8 @@
 namespace carat {
 namespace {
 
-constexpr KvFormat kEight = KvFormat::affine(8);
-constexpr KvFormat kFour = KvFormat::affine(4);
+constexpr KvFormat kEight = KvFormat::spread(8);
+constexpr KvFormat kFour = KvFormat::spread(4);
 
 std::vector<KvLayerOptions> two_layers() {
   return {{3, {{KvFormat::kF16, 100, 0}, {kEight, 50, 0.001}, {kFour, 25, 0.5}}},

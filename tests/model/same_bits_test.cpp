@@ -32,8 +32,8 @@ std::vector<Case> cases() {
   for (const char* kv : {"q8", "q4", "turbo:k8v3", "turbo:k5v8"}) {
     all.push_back({"e2b/q4g64", Precision::kFast, parse_kv_choice(kv)});
   }
-  KvChoice mixed = KvFormats(KvFormat::kBF16, KvFormat::affine(6));
-  mixed.layers = {{0, KvFormat::affine(4, 64)}, {3, {KvFormat::affine(8), KvFormat::rotated(2)}}};
+  KvChoice mixed = KvFormats(KvFormat::kBF16, KvFormat::spread(6));
+  mixed.layers = {{0, KvFormat::spread(4, 64)}, {3, {KvFormat::spread(8), KvFormat::rotated(2)}}};
   all.push_back({"dense31/q4g64", Precision::kFast, mixed});
   all.push_back({"e2b/q4g64", Precision::kExact, KvFormat::kF32});
   all.push_back({"moe26/q4g64", Precision::kExact, KvFormat::kBF16});

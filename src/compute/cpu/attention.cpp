@@ -41,7 +41,7 @@ CodedRows coded_rows(KvFormat format, int head_dim) {
   rows.bits = format.bits;
   rows.groups = head_dim / format.group;
   rows.group_shift = std::countr_zero(unsigned{format.group});
-  rows.halves = format.kind == KvFormat::Kind::kAffine ? 2 * rows.groups : rows.groups;
+  rows.halves = format.kind == KvFormat::Kind::kRotated ? rows.groups : 2 * rows.groups;
   rows.table = kv_codebook(format);
   for (int lane = 0; lane < 16; ++lane) {
     rows.shifts[lane] = lane < 8 ? format.bits * lane : format.bits * (lane - 8) + 8 * (4 - format.bits);
@@ -56,6 +56,7 @@ void CpuAttention::finish_qkv(const QkvArgs& args) {
   const int head_dim = args.cache.head_dim;
   const int pairs = args.rope->pairs();
   const int kv_heads = args.k != nullptr ? args.cache.kv_heads : 0;
+  const KvFormat k_format = args.cache.k_format;
   for (Scratch& scratch : scratch_) scratch.row.resize(3 * static_cast<size_t>(head_dim));
   const auto one_row = [&](int64_t r, int thread) {
     float* cos = scratch_[static_cast<size_t>(thread)].row.data();
@@ -67,6 +68,7 @@ void CpuAttention::finish_qkv(const QkvArgs& args) {
       float* q = args.q + (r * args.heads + h) * head_dim;
       kernels_.rms_norm(q, args.q_norm.weight, args.q_norm.eps, head_dim, q);
       kernels_.rotate(q, cos, sin, head_dim, pairs);
+      if (k_format.kind == KvFormat::Kind::kSpread) kernels_.spread_kv(q, head_dim, k_format.group);
     }
     if (kv_heads == 0) return;
     const KvSequence& sequence = args.cache.sequences[static_cast<size_t>(token.sequence)];
@@ -76,7 +78,7 @@ void CpuAttention::finish_qkv(const QkvArgs& args) {
       const float* v = args.v + (r * kv_heads + h) * head_dim;
       kernels_.rms_norm(k, args.k_norm.weight, args.k_norm.eps, head_dim, head);
       kernels_.rotate(head, cos, sin, head_dim, pairs);
-      kernels_.store_kv(head, head_dim, args.cache.k_format, block + args.cache.k_offset(h, token.position));
+      kernels_.store_kv(head, head_dim, k_format, block + args.cache.k_offset(h, token.position));
       if (args.v_norm) {
         kernels_.rms_norm(v, args.v_norm->weight, args.v_norm->eps, head_dim, head);
         v = head;
@@ -231,7 +233,9 @@ void CpuAttention::attend_task(const AttentionArgs& args, const Task& task, Scra
 void CpuAttention::finish(const AttentionArgs& args, const float* running, float sum, float* out) const {
   const int head_dim = args.cache.head_dim;
   for (int d = 0; d < head_dim; ++d) out[d] = running[d] / sum;
-  if (args.cache.v_format.kind == KvFormat::Kind::kRotated) kernels_.rotate_kv(out, head_dim, true);
+  const KvFormat v_format = args.cache.v_format;
+  if (v_format.kind == KvFormat::Kind::kRotated) kernels_.rotate_kv(out, head_dim, true);
+  if (v_format.kind == KvFormat::Kind::kSpread) kernels_.spread_kv(out, head_dim, v_format.group);
 }
 
 void CpuAttention::merge_partials(const AttentionArgs& args, const Tile& tile, int kv_head, int64_t result) {

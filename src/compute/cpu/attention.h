@@ -39,8 +39,8 @@ class CpuAttention {
   };
 
   void attend_task(const AttentionArgs& args, const Task& task, Scratch& scratch);
-  /// out = running / sum, rotated back where values are stored rotated: attention is linear in them, so once a head
-  /// does for all keys.
+  /// out = running / sum, rotated or spread back where values are stored so: attention is linear in them, so once a
+  /// head does for all keys.
   void finish(const AttentionArgs& args, const float* running, float sum, float* out) const;
   void merge_partials(const AttentionArgs& args, const Tile& tile, int kv_head, int64_t result);
 

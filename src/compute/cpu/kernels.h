@@ -121,9 +121,10 @@ struct Kernels {
   void (*add_ranks)(const float* u, const float* b, int64_t b_stride, int64_t rank, int64_t n, float* y);
   /// Rotates pairs (i, i + head_dim / 2), i < pairs, in place.
   void (*rotate)(float* x, const float* cos, const float* sin, int head_dim, int pairs);
-  /// store_kv_row and rotate_kv_head of kv_rows.h.
+  /// store_kv_row, rotate_kv_head and spread_kv_groups of kv_rows.h.
   void (*store_kv)(const float* x, int64_t n, KvFormat format, std::byte* out);
   void (*rotate_kv)(float* x, int64_t n, bool back);
+  void (*spread_kv)(float* x, int64_t n, int64_t group);
 
   /// Quantises one row of `cols` floats into row `row` of x (all strides from x).
   void (*quantize)(const float* values, int64_t cols, const QuantizedRows& x, int64_t row);

@@ -31,10 +31,9 @@ void read_cache(KvFormat format, const std::byte* row, std::span<double> x) {
   std::copy(single.begin(), single.end(), x.begin());
 }
 
-/// Undoes the rotation of values (kv_rows.h).
-void rotate_back(std::span<double> x) {
-  const float* signs = kv_signs();
-  for (size_t distance = 1; distance < x.size(); distance *= 2) {
+/// x -> H x / sqrt(group) for each `group` numbers.
+void spread(std::span<double> x, size_t group) {
+  for (size_t distance = 1; distance < group; distance *= 2) {
     for (size_t i = 0; i < x.size(); ++i) {
       if ((i & distance) != 0) continue;
       const double a = x[i];
@@ -43,8 +42,16 @@ void rotate_back(std::span<double> x) {
       x[i + distance] = a - b;
     }
   }
-  const double norm = 1 / std::sqrt(static_cast<double>(x.size()));
-  for (size_t i = 0; i < x.size(); ++i) x[i] *= norm * signs[i];
+  for (double& value : x) value /= std::sqrt(static_cast<double>(group));
+}
+
+/// Undoes what was done to values before they were stored (kv_rows.h).
+void restore(KvFormat format, std::span<double> x) {
+  if (format.kind == KvFormat::Kind::kSpread) spread(x, format.group);
+  if (format.kind != KvFormat::Kind::kRotated) return;
+  spread(x, x.size());
+  const float* signs = kv_signs();
+  for (size_t i = 0; i < x.size(); ++i) x[i] *= signs[i];
 }
 
 /// Rotates the pairs (i, i + head_dim / 2) by position * frequency(i).
@@ -79,7 +86,7 @@ std::vector<double> attend(std::span<const double> q, double scale, const KvLaye
     const double weight = weights[static_cast<size_t>(p - token.key_begin)] / sum;
     for (size_t d = 0; d < out.size(); ++d) out[d] += weight * key_or_value[d];
   }
-  if (cache.v_format.kind == KvFormat::Kind::kRotated) rotate_back(out);
+  restore(cache.v_format, out);
   return out;
 }
 
@@ -92,6 +99,7 @@ void finish_qkv(const QkvArgs& args) {
   for (int64_t i = 0; i < q.count(); ++i) {
     normalise(q[i], args.q_norm);
     rotate(q[i], *args.rope, args.tokens[static_cast<size_t>(i / args.heads)].position);
+    if (args.cache.k_format.kind == KvFormat::Kind::kSpread) spread(q[i], args.cache.k_format.group);
   }
   store(q.all(), args.q);
   if (args.k == nullptr) return;
