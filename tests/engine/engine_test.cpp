@@ -2,8 +2,12 @@
 #include "carat/engine.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <iterator>
 #include <random>
 
 #include "base/error.h"
@@ -167,6 +171,45 @@ TEST_P(EngineTest, RefusesWhatItCannotDo) {
   EXPECT_THROW(engine.generate(request), Error);
   request.sampling = {};
   EXPECT_EQ(engine.generate(request).prompt_tokens, 1);  // and goes on working
+}
+
+/// A copy of the model whose context is `tokens`: in a GGUF file 4 bytes behind the key and the 4 bytes of its type.
+std::filesystem::path with_context(const char* name, uint32_t tokens) {
+  std::ifstream in(model(name), std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  const std::string key = ".context_length";
+  const size_t at = bytes.find(key);
+  if (at == std::string::npos) fail("the golden names no context");
+  std::memcpy(bytes.data() + at + key.size() + 4, &tokens, sizeof tokens);
+  const auto path = std::filesystem::path(testing::TempDir()) / fmt::format("context.{}.{}.gguf", getpid(), name);
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+TEST_P(EngineTest, AFullContextEndsTheAnswerAndALongerPromptIsRefused) {
+  constexpr int kContext = 100;
+  const std::filesystem::path path = with_context(GetParam(), kContext);
+  Engine engine = Engine::load(path, {.threads = 2, .chunk = 64});
+  std::filesystem::remove(path);
+  ASSERT_EQ(engine.context_length(), kContext);
+  GenerateRequest request;
+  request.max_tokens = 50;
+  for (const int token : engine.stop_tokens()) {
+    if (token < engine.vocab_size()) request.sampling.logit_bias.emplace_back(token, -1e6f);
+  }
+  for (const int prompt : {90, kContext}) {
+    request.prompt = random_prompt(static_cast<size_t>(prompt), 9);
+    const GenerateResult result = engine.generate(request);
+    EXPECT_EQ(result.finish, FinishReason::kContext);
+    EXPECT_EQ(result.tokens.size(), static_cast<size_t>(kContext - prompt + 1));  // one follows the last position
+  }
+  request.prompt = random_prompt(kContext + 1, 9);
+  try {
+    engine.generate(request);
+    FAIL() << "a prompt longer than the context was read";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "the prompt has 101 tokens; the model's context is 100");
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineTest, testing::Values("dense.q4_0", "pli.q8_0", "moe.q8_0", "gemma3.q8_0"),
