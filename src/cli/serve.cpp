@@ -1,5 +1,6 @@
 // carat serve: an HTTP server for clients of OpenAI's and Anthropic's interfaces, and a page to chat on.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -132,6 +133,10 @@ int run(Flags flags) {
   if (flags.models.empty()) throw UsageError("no model was named: carat serve MODEL");
   if (flags.tls_certificate.empty() != flags.tls_key.empty()) {
     throw UsageError("--tls-cert and --tls-key belong together");
+  }
+  // Of a variable that is not set, and it would open the server to all.
+  if (std::find(flags.api_keys.begin(), flags.api_keys.end(), "") != flags.api_keys.end()) {
+    throw UsageError("--api-key is empty");
   }
   for (const std::string& model : flags.models) options.models.push_back(named_model(model));
   for (const std::string& text : flags.adapters) {

@@ -181,9 +181,11 @@ HttpResponse Router::error(const HttpRequest& request, const ApiError& error) co
 
 bool Router::allowed(const HttpRequest& request) const {
   if (options_.api_keys.empty()) return true;
+  constexpr std::string_view kScheme = "Bearer ";
   std::string_view given = request.header("authorization");
-  if (given.starts_with("Bearer ")) {
-    given.remove_prefix(std::string_view("Bearer ").size());
+  const auto same_letter = [](char a, char b) { return a == b || (a ^ b) == 0x20; };  // schemes have no case
+  if (given.size() > kScheme.size() && std::equal(kScheme.begin(), kScheme.end(), given.begin(), same_letter)) {
+    given.remove_prefix(kScheme.size());
   } else {
     given = request.header("x-api-key");
   }
