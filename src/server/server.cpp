@@ -146,7 +146,12 @@ void run_server(const ServerOptions& options) {
   // Declared after what its handlers use, so that it goes first; the engines' last replies find it gone.
   HttpServer http(
       options.http, [&router](std::shared_ptr<HttpExchange> exchange) { router.handle(std::move(exchange)); },
-      [&router](const HttpRequest& request, int status, const std::string& message) {
+      [&](const HttpRequest& request, int status, const std::string& message) {
+        // Of a handler that failed the router tells.
+        if (status != 500) {
+          metrics.request("refused", status, 0.0);
+          log.request(request, status, 0.0);
+        }
         return router.error(request, {.status = status, .message = message, .code = {}, .param = {}});
       });
   router.set_transport([&http] { return http.stats(); });

@@ -27,12 +27,12 @@ needs_real_model = pytest.mark.skipif(not REAL, reason="CARAT_MODEL_270M is not 
 class Server:
     """`carat serve` on a free port; `log` is what it has written to stderr."""
 
-    def __init__(self, *arguments, model=MODEL):
+    def __init__(self, *arguments, model=MODEL, environment=None):
         self.home = tempfile.TemporaryDirectory()
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "CARAT_API_KEY"))}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "CARAT_API_KEY"))}
         self.process = subprocess.Popen([CARAT, "serve", str(model), "--port", "0", *map(str, arguments)],
                                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
-                                        env={**environment, "HOME": self.home.name})
+                                        env={**inherited, **(environment or {}), "HOME": self.home.name})
         self.log = []
         self.url = None
         self._told = threading.Event()
@@ -42,7 +42,7 @@ class Server:
     def _read(self):
         for line in self.process.stderr:
             self.log.append(line)
-            found = re.search(r"carat is listening on (https?://\S+)", line)
+            found = re.search(r"carat is listening on (https?://[\w.:\[\]-]+)", line)
             if found:
                 self.url = found[1].rstrip("/")
                 self._told.set()

@@ -26,7 +26,7 @@ TALKER = GGUF / "dense.q8_0.gguf"  # random weights and a vocabulary of 512: eno
 VOCAB = 512
 CONTEXT = 131072
 REAL = os.environ.get("CARAT_MODEL_270M")
-VERBS = ["generate", "chat", "get", "ls", "rm", "inspect", "fit", "tokenize", "render", "logits", "perplexity", "bench",
+VERBS = ["generate", "chat", "serve", "get", "ls", "rm", "inspect", "fit", "tokenize", "render", "logits", "perplexity", "bench",
          "kv-calibrate"]
 
 pytestmark = pytest.mark.skipif(not CARAT.exists(), reason=f"{CARAT} is not built")
