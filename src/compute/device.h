@@ -153,6 +153,8 @@ class Device {
   /// Device memory, 64-byte aligned, uninitialised. Freed by release(). Throws std::bad_alloc.
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* memory) noexcept = 0;
+  /// Whether the host reads and writes device memory as its own, and the device the host's: nothing need be copied.
+  virtual bool shares_host_memory() const = 0;
   /// Copies between host and device memory.
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* device, size_t bytes) = 0;

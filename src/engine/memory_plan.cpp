@@ -61,8 +61,8 @@ size_t activation_bytes(const ModelConfig& c, const ModelPlan& plan, int64_t row
   // Activations as integers: two planes of bytes and one of 16 bits, sums of groups; tiles for the matrix kernels.
   const int64_t widest = std::max({hidden, head_width, mlp_width});
   if (precision == Precision::kFast) bytes += product(rows, widest, 4 + 4) + product(rows, widest / 32, 8);
-  // Logits on the device and for the caller; candidates of the sampler.
-  return bytes + product(c.vocab, 1, 2 * sizeof(float) + 8);
+  // Logits; candidates of the sampler.
+  return bytes + product(c.vocab, 1, sizeof(float) + 8);
 }
 
 }  // namespace

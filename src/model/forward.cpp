@@ -242,10 +242,12 @@ void Model::compute_logits(const Batch& batch, const float* normed, ForwardResul
   const size_t count = rows.size() * static_cast<size_t>(c.vocab);
   result.logits.resize(count);
   if (count == 0) return;
-  if (logits_.size() < count) logits_ = DeviceArray<float>(*device_, count);
+  const bool shared = device_->shares_host_memory();
+  if (!shared && logits_.size() < count) logits_ = DeviceArray<float>(*device_, count);
+  float* logits = shared ? result.logits.data() : logits_.data();
   device_->head(normed, static_cast<int64_t>(rows.size()), weights_.head,
-                static_cast<float>(c.final_softcap.value_or(0.0)), logits_.data());
-  device_->download(result.logits.data(), logits_.data(), count * sizeof(float));
+                static_cast<float>(c.final_softcap.value_or(0.0)), logits);
+  if (!shared) device_->download(result.logits.data(), logits, count * sizeof(float));
 }
 
 /// Positions, visible keys and cache room of every row.

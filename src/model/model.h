@@ -92,7 +92,7 @@ class Model {
   DeviceArray<float> q_, attended_;                             // [max_rows, heads * head_dim]
   DeviceArray<float> k_, v_;                                    // [max_rows, kv_heads * head_dim]
   PerLayerInputs early_, late_;  // for all rows, and for the wanted rows from the last owner on
-  DeviceArray<float> logits_;
+  DeviceArray<float> logits_;    // where the device cannot write to the host's
 };
 
 }  // namespace carat

@@ -19,7 +19,7 @@ namespace {
 }
 
 /// Bytes that a model takes beside keys and values: what is read of its files, activations, and the logits of all
-/// generations of a step, on the device and for the sampler.
+/// generations of a step.
 size_t fixed_bytes(const Checkpoint& checkpoint, const ServingOptions& options) {
   const MemoryPlan plan = plan_memory(
       checkpoint, {.context = checkpoint.config().max_positions, .sequences = 1, .options = options.engine});

@@ -69,6 +69,7 @@ class CpuDevice final : public Device {
 
   void* allocate(size_t bytes) override { return ::operator new (bytes + 64, std::align_val_t{64}); }
   void release(void* memory) noexcept override { ::operator delete (memory, std::align_val_t{64}); }
+  bool shares_host_memory() const override { return true; }
   void upload(void* device, const void* host, size_t bytes) override { std::memcpy(device, host, bytes); }
   void download(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
   void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }

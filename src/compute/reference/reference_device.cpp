@@ -37,6 +37,7 @@ class ReferenceDevice final : public Device {
 
   void* allocate(size_t bytes) override { return ::operator new(bytes, kAlignment); }
   void release(void* memory) noexcept override { ::operator delete(memory, kAlignment); }
+  bool shares_host_memory() const override { return true; }
   void upload(void* device, const void* host, size_t bytes) override { copy(device, host, bytes); }
   void download(void* host, const void* device, size_t bytes) override { copy(host, device, bytes); }
   void copy(void* to, const void* from, size_t bytes) override {
