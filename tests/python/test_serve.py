@@ -226,6 +226,7 @@ def test_metrics_count(url):
     assert grown("carat_http_requests_total", route=CHAT, status="400") == 1
     assert grown("carat_http_request_seconds_count", route=CHAT) == 3
     assert grown("carat_tokens_total", kind="prompt") == 2 * first["usage"]["prompt_tokens"]
+    cached += first["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert grown("carat_tokens_total", kind="prompt_cached") == cached
     assert grown("carat_tokens_total", kind="generated") == 12
     assert grown("carat_generations_total", end="max_tokens") == 2
@@ -233,7 +234,7 @@ def test_metrics_count(url):
     assert grown("carat_inter_token_seconds_count") == 10
     assert grown("carat_queue_seconds_count") == 2
     assert grown("carat_batch_size_sum") == grown("carat_batch_size_count") == grown("carat_step_rows_count") >= 12
-    assert grown("carat_prefix_cache", model=MODEL, what="hits") == 1
+    assert grown("carat_prefix_cache", model=MODEL, what="hits") >= 1
     assert grown("carat_prefix_cache", model=MODEL, what="tokens") == cached
     assert after["carat_generations", (("model", MODEL), ("state", "running"))] == 0
     assert after["carat_http_connections", (("state", "open"),)] >= 1
