@@ -10,6 +10,8 @@
 namespace carat {
 namespace {
 
+/// Raised when the same files give other keys and values than before: other sums, other codes, other scales.
+constexpr int kArithmetic = 2;
 constexpr int64_t kSample = 64;
 
 void add(Digest& digest, const std::string& text) {
@@ -42,6 +44,7 @@ void add_sample(Digest& digest, const Matrix& matrix) {
 
 std::string model_identity(const Checkpoint& checkpoint, Precision precision, std::string_view adapter) {
   Digest digest = Digest::sha256();
+  add(digest, fmt::format("{}\n", kArithmetic));
   add(digest, config_text(checkpoint.config()));
   for (const TensorInfo& tensor : checkpoint.tensors()) {
     if (tensor.canonical.empty()) continue;
