@@ -11,7 +11,7 @@ namespace carat {
 namespace {
 
 std::filesystem::path golden(const std::string& name) {
-  return std::filesystem::path(CARAT_TEST_DATA) / "goldens" / "models" / name;
+  return std::filesystem::path(CARAT_TEST_DATA) / "goldens" / name;
 }
 
 std::vector<int> random_tokens(int64_t count) {
@@ -52,12 +52,22 @@ constexpr int64_t kLong = 32768;
 TEST(LongContext, ChunksDoNotMatterAndMemoryIsWhatWasPlanned) {
   const std::vector<int> tokens = random_tokens(kLong);
   for (const KvChoice& kv : {KvChoice(KvFormat::spread(8)), parse_kv_choice("turbo:k4v3")}) {
-    const Read small = read("e2b/q4g64", kv, 100, tokens);
-    const Read large = read("e2b/q4g64", kv, 512, tokens);
+    const Read small = read("models/e2b/q4g64", kv, 100, tokens);
+    const Read large = read("models/e2b/q4g64", kv, 512, tokens);
     EXPECT_EQ(small.logits, large.logits);
     EXPECT_EQ(small.cache_bytes, small.planned_bytes);
     EXPECT_EQ(large.cache_bytes, large.planned_bytes);
   }
+}
+
+// The whole context of a model, to its last position.
+TEST(LongContext, AWholeContextOf128kIsReadInTheMemoryPlannedForIt) {
+  const std::vector<int> tokens = random_tokens(kLong * 4);
+  const KvChoice kv = parse_kv_choice("turbo:k8v3");
+  const Read small = read("gguf/pli.q8_0.gguf", kv, 321, tokens);
+  const Read large = read("gguf/pli.q8_0.gguf", kv, 512, tokens);
+  EXPECT_EQ(small.logits, large.logits);
+  EXPECT_EQ(large.cache_bytes, large.planned_bytes);
 }
 
 // 128k tokens: growing layers take their share of each position, rings nothing more.
