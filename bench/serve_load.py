@@ -355,6 +355,8 @@ async def soak(a):
                     else:  # one byte a second until the server has had enough
                         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
                         for byte in b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"[: r.randrange(4, 30)]:
+                            if writer.is_closing():
+                                break
                             writer.write(bytes([byte]))
                             await asyncio.sleep(1)
                         writer.close()
