@@ -125,7 +125,9 @@ void handle_tokenize(Service& service, std::shared_ptr<HttpExchange> exchange) {
     const auto text = fields.text(name);
     if (!text) fields.refuse("content", "a string");
     const std::string model = fields.text("model").value_or("");
-    const std::vector<int> ids = service.tokenize(model, *text, fields.flag("add_special").value_or(false));
+    // vLLM's name for it is longer.
+    const char* special = fields.has("add_special_tokens") ? "add_special_tokens" : "add_special";
+    const std::vector<int> ids = service.tokenize(model, *text, fields.flag(special).value_or(false));
     Json tokens = Json::array();
     if (fields.flag("with_pieces").value_or(false)) {
       const std::vector<std::string> pieces = service.pieces(model, ids);
@@ -143,7 +145,8 @@ void handle_detokenize(Service& service, std::shared_ptr<HttpExchange> exchange)
     const Fields fields(json);
     const auto ids = fields.ids("tokens");
     if (!ids) fields.refuse("tokens", "an array of token ids");
-    respond(*exchange, {{"content", service.detokenize(fields.text("model").value_or(""), *ids)}});
+    const std::string text = service.detokenize(fields.text("model").value_or(""), *ids);
+    respond(*exchange, {{"content", text}, {"prompt", text}});  // llama-server's name, and vLLM's
   });
 }
 

@@ -125,6 +125,15 @@ Router::Router(ModelService& service, Metrics& metrics, RouterOptions options)
   add("POST", "/v1/messages/count_tokens", with_service(handle_count_tokens));
   add("POST", "/tokenize", with_service(handle_tokenize));
   add("POST", "/detokenize", with_service(handle_detokenize));
+  // What lm_eval asks before it tokenizes by /tokenize.
+  add("GET", "/tokenizer_info", [this](const Exchange& exchange) {
+    const Tokenizer& tokenizer = service_.first().tokenizer();
+    nlohmann::ordered_json info{{"tokenizer_class", "GemmaTokenizer"},
+                                {"bos_token", tokenizer.piece(tokenizer.bos_id())},
+                                {"eos_token", nullptr}};
+    if (!tokenizer.eos_ids().empty()) info["eos_token"] = tokenizer.piece(tokenizer.eos_ids().front());
+    exchange->respond({.body = dump(info)});
+  });
   add("GET", "/v1/adapters", with_service(handle_adapters));
   add("POST", "/v1/adapters", changing_adapters(handle_load_adapter));
   add("DELETE", "/v1/adapters/", changing_adapters(handle_remove_adapter));

@@ -170,6 +170,13 @@ def test_the_index(url):
         assert endpoint in index["endpoints"]
 
 
+def test_the_tokenizer_as_vllm_shows_it(url):
+    assert get(url, "/tokenizer_info")["bos_token"] == "<bos>" and get(url, "/tokenizer_info")["eos_token"] == "<eos>"
+    tokens = post(url, "/tokenize", {"prompt": "<bos>Hello there", "add_special_tokens": False})["tokens"]
+    assert tokens[0] == 2 and tokens == post(url, "/tokenize", {"prompt": "Hello there", "add_special_tokens": True})["tokens"]
+    assert post(url, "/detokenize", {"tokens": tokens}) == {"content": "<bos>Hello there", "prompt": "<bos>Hello there"}
+
+
 def test_the_page_is_open_and_brings_its_policy(url):
     status, headers, body = ask(url, "GET", "/")
     assert status == 200 and headers["Content-Type"].startswith("text/html") and b"<html" in body

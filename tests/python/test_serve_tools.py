@@ -123,7 +123,7 @@ dataset_path: json
 dataset_kwargs: {data_files: {test: DATA}}
 test_split: test
 output_type: multiple_choice
-doc_to_text: "The capital of {{country}} is"
+doc_to_text: "<bos>The capital of {{country}} is"
 doc_to_choice: choices
 doc_to_target: answer
 metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
@@ -133,7 +133,7 @@ dataset_path: json
 dataset_kwargs: {data_files: {test: DATA}}
 test_split: test
 output_type: generate_until
-doc_to_text: "Spain: Madrid. Egypt: Cairo. Norway: Oslo. {{country}}:"
+doc_to_text: "<bos>Spain: Madrid. Egypt: Cairo. Norway: Oslo. {{country}}:"
 doc_to_target: "{{choices[answer]}}"
 generation_kwargs: {until: ["."], max_gen_toks: 8, temperature: 0}
 filter_list: [{name: stripped, filter: [{function: remove_whitespace}]}]
@@ -158,7 +158,7 @@ def test_lm_eval(tmp_path):
         run = subprocess.run(
             [python, "-m", "lm_eval", "--model", "local-completions", "--tasks", "carat_cities,carat_words", "--include_path", tmp_path,
              "--batch_size", "1", "--output_path", tmp_path / "out", "--model_args",
-             f"model=gemma3-270m,base_url={server.url}/v1/completions,tokenizer_backend=None,tokenized_requests=False,num_concurrent=2,max_retries=1"],
+             f"model=gemma3-270m,base_url={server.url}/v1/completions,tokenizer_backend=remote,tokenized_requests=True,num_concurrent=2,max_retries=1"],
             capture_output=True, text=True, timeout=900, check=False,
             env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")})
         assert run.returncode == 0, run.stderr[-3000:]
