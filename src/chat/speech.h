@@ -19,6 +19,16 @@ struct SpeechMarkers {
   int quote = -1;            // <|"|>
 };
 
+/// `id` gives the token of a piece, as std::optional<int>.
+template <typename Id>
+SpeechMarkers find_markers(const Id& id) {
+  return {.channel_open = id("<|channel>").value_or(-1),
+          .channel_close = id("<channel|>").value_or(-1),
+          .tool_call_open = id("<|tool_call>").value_or(-1),
+          .tool_call_close = id("<tool_call|>").value_or(-1),
+          .quote = id(kQuoteMarker).value_or(-1)};
+}
+
 struct SpeechEvent {
   enum class Kind : uint8_t { kReasoning, kText, kToolCall };
   Kind kind = Kind::kText;

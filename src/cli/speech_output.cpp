@@ -8,23 +8,11 @@
 #include "engine/prompt_format.h"
 
 namespace carat {
-namespace {
-
-SpeechMarkers markers_of(const Engine& engine) {
-  const auto id = [&](std::string_view piece) { return engine.token_id(piece).value_or(-1); };
-  return {.channel_open = id("<|channel>"),
-          .channel_close = id("<channel|>"),
-          .tool_call_open = id("<|tool_call>"),
-          .tool_call_close = id("<tool_call|>"),
-          .quote = id("<|\"|>")};
-}
-
-}  // namespace
-
 SpeechOutput::SpeechOutput(const Engine& engine, std::string_view prompt, bool print)
     : print_(print),
       terminal_(is_terminal(1)),
-      parser_(markers_of(engine), prompt, find_chat_format(engine.chat_format()).value_or(ChatFormat::kGemma4)) {}
+      parser_(find_markers([&](std::string_view piece) { return engine.token_id(piece); }), prompt,
+              find_chat_format(engine.chat_format()).value_or(ChatFormat::kGemma4)) {}
 
 bool SpeechOutput::push(const Piece& piece) {
   events_.clear();

@@ -75,7 +75,8 @@ ServedModel& ModelService::model_of(const std::string& asked, std::string* adapt
   if (options_.any_model) return *models_.front();
   std::string known;
   for (const auto& model : models_) known += (known.empty() ? "\"" : ", \"") + model->id() + "\"";
-  refuse(404, "there is no model \"" + asked + "\"; this server has " + known, "model_not_found", "model");
+  refuse(404, "there is no model \"" + asked + "\"; this server has " + known + " (--any-model takes any name)",
+         "model_not_found", "model");
 }
 
 void ModelService::check_open() const {

@@ -23,15 +23,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-SpeechMarkers markers_of(const Tokenizer& tokenizer) {
-  const auto id = [&](std::string_view piece) { return tokenizer.id(piece).value_or(-1); };
-  return {.channel_open = id("<|channel>"),
-          .channel_close = id("<channel|>"),
-          .tool_call_open = id("<|tool_call>"),
-          .tool_call_close = id("<tool_call|>"),
-          .quote = id("<|\"|>")};
-}
-
 std::vector<int> merged(std::vector<int> a, const std::vector<int>& b) {
   a.insert(a.end(), b.begin(), b.end());
   std::sort(a.begin(), a.end());
@@ -189,7 +180,7 @@ ServedModel::ServedModel(const NamedModel& named, std::shared_ptr<const Checkpoi
       model_(checkpoint_, device_, options.engine.chunk),
       cache_(*device_, model_.cache_spec(kv_choice_for(options.engine, *checkpoint_))),
       format_(chat_format_of(*checkpoint_)),
-      markers_(markers_of(*tokenizer_)),
+      markers_(find_markers([&](std::string_view piece) { return tokenizer_->id(piece); })),
       stop_ids_(merged(checkpoint_->stop_ids(), tokenizer_->eos_ids())) {
   SchedulerOptions scheduling{
       .kv_bytes = kv_bytes,
