@@ -5,7 +5,7 @@
 
 namespace carat {
 
-EngineThread::EngineThread(std::unique_ptr<Scheduler> scheduler, std::shared_ptr<std::mutex> turn)
+EngineThread::EngineThread(std::unique_ptr<Scheduler> scheduler, std::shared_ptr<FairMutex> turn)
     : scheduler_(std::move(scheduler)), turn_(std::move(turn)), stats_(scheduler_->stats()) {
   thread_ = std::thread([this] { work(); });
 }

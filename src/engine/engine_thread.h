@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/fair_mutex.h"
 #include "engine/scheduler.h"
 
 namespace carat {
@@ -16,7 +17,7 @@ namespace carat {
 class EngineThread {
  public:
   /// `turn` is held during a step: several engines that share a device share it, too.
-  EngineThread(std::unique_ptr<Scheduler> scheduler, std::shared_ptr<std::mutex> turn);
+  EngineThread(std::unique_ptr<Scheduler> scheduler, std::shared_ptr<FairMutex> turn);
   /// Generations that are not done end with an error.
   ~EngineThread();
   EngineThread(const EngineThread&) = delete;
@@ -40,7 +41,7 @@ class EngineThread {
   void work();
 
   std::unique_ptr<Scheduler> scheduler_;
-  std::shared_ptr<std::mutex> turn_;
+  std::shared_ptr<FairMutex> turn_;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

@@ -55,7 +55,7 @@ ModelService::ModelService(const std::vector<NamedModel>& models, const ServingO
   }
   const std::shared_ptr<Device> device =
       make_cpu_device({.threads = options.engine.threads, .precision = options.engine.precision});
-  const auto turn = std::make_shared<std::mutex>();
+  const auto turn = std::make_shared<FairMutex>();
   for (size_t i = 0; i < models.size(); ++i) {
     models_.push_back(std::make_unique<ServedModel>(models[i], checkpoints[i], device, turn, share, options, metrics));
   }

@@ -166,7 +166,7 @@ class EmbeddingListener final : public GenerationListener {
 }  // namespace
 
 ServedModel::ServedModel(const NamedModel& named, std::shared_ptr<const Checkpoint> checkpoint,
-                         std::shared_ptr<Device> device, std::shared_ptr<std::mutex> turn, size_t kv_bytes,
+                         std::shared_ptr<Device> device, std::shared_ptr<FairMutex> turn, size_t kv_bytes,
                          const ServingOptions& options, Metrics& metrics)
     : id_(named.id),
       created_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())

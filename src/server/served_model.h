@@ -40,7 +40,7 @@ class ServedModel {
   /// `device` is shared with other models, and so is `turn`, which is held while one of them computes. `kv_bytes`: for
   /// keys and values, those of earlier prompts included.
   ServedModel(const NamedModel& named, std::shared_ptr<const Checkpoint> checkpoint, std::shared_ptr<Device> device,
-              std::shared_ptr<std::mutex> turn, size_t kv_bytes, const ServingOptions& options, Metrics& metrics);
+              std::shared_ptr<FairMutex> turn, size_t kv_bytes, const ServingOptions& options, Metrics& metrics);
 
   const std::string& id() const { return id_; }
   ModelInfo info() const;
@@ -88,7 +88,7 @@ class ServedModel {
   std::shared_ptr<const Checkpoint> checkpoint_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<Device> device_;
-  std::shared_ptr<std::mutex> turn_;
+  std::shared_ptr<FairMutex> turn_;
   Model model_;
   KvCache cache_;
   ChatFormat format_;

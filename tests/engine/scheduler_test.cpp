@@ -413,7 +413,7 @@ TEST(EngineThreadTest, ManyThreadsSubmitAndCancel) {
     bench.run();
     expected.push_back(alone->tokens);
   }
-  EngineThread engine(std::move(bench.scheduler), std::make_shared<std::mutex>());
+  EngineThread engine(std::move(bench.scheduler), std::make_shared<FairMutex>());
   std::vector<std::thread> clients;
   for (unsigned c = 0; c < 8; ++c) {
     clients.emplace_back([&, c] {
@@ -435,7 +435,7 @@ TEST(EngineThreadTest, ClosingEndsWhatIsNotDoneWithAnError) {
   Bench bench("dense.q8_0");
   auto running = std::make_shared<Waiting>();
   {
-    EngineThread engine(std::move(bench.scheduler), std::make_shared<std::mutex>());
+    EngineThread engine(std::move(bench.scheduler), std::make_shared<FairMutex>());
     GenerationRequest request;
     request.prompt = {2, 5, 6};
     request.max_tokens = 100000;
