@@ -299,6 +299,20 @@ TEST(Speech, WrittenArgumentsReadBack) {
   }
 }
 
+TEST(Speech, CallsSplitAnywhereReadAsTheyWereWritten) {
+  std::mt19937 random(23);
+  RandomJson maker(24);
+  for (int round = 0; round < 10'000; ++round) {
+    const Json arguments = maker.object(3);
+    const std::vector<Token> tokens = tokens_of("<|tool_call>call:tool{" + write_entries(arguments) + "}<tool_call|>");
+    const Events events = hear(split(tokens, 1 + random() % 6, random)).events;
+    ASSERT_EQ(events.size(), 1u);
+    ASSERT_EQ(events[0].kind, Kind::kToolCall) << events[0].text;
+    EXPECT_EQ(events[0].text, "tool");
+    ASSERT_EQ(sorted_text(Json::parse(events[0].arguments)), sorted_text(arguments));
+  }
+}
+
 /// A reply that comes back as a message renders to the very prompt that the model has in its cache.
 TEST(Speech, RepliesComeBackAsTheyWereSaid) {
   RandomJson maker(7);
