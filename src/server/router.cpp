@@ -39,8 +39,8 @@ class WatchedExchange final : public HttpExchange {
     response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
     const int status = response.status;
     status_ = status;
+    finish(status);  // before its client can ask what has been counted
     inner_->respond(std::move(response));
-    finish(status);
   }
   void begin_events(Headers headers) override {
     headers.insert(headers.end(), headers_.begin(), headers_.end());
@@ -49,8 +49,8 @@ class WatchedExchange final : public HttpExchange {
   }
   void write(std::string text) override { inner_->write(std::move(text)); }
   void end() override {
-    inner_->end();
     finish(status_);
+    inner_->end();
   }
   bool gone() const override { return inner_->gone(); }
   void on_gone(std::function<void()> action) override { inner_->on_gone(std::move(action)); }

