@@ -49,7 +49,7 @@ END
   apt=(env APT_CONFIG="$sysroot/apt/conf" apt-get -q)
   "${apt[@]}" update || echo "test_aarch64.sh: some package lists could not be fetched; trying with the others" >&2
   "${apt[@]}" install -y --download-only libfmt-dev nlohmann-json3-dev libsimdjson-dev libcli11-dev \
-    libcurl4-openssl-dev libssl-dev libedit-dev libgtest-dev
+    libcurl4-openssl-dev libssl-dev libedit-dev libboost-dev libspdlog-dev prometheus-cpp-dev libgtest-dev
   for package in "$sysroot"/apt/archives/*.deb; do dpkg-deb -x "$package" "$sysroot"; done
   # Links from the root would leave the sysroot.
   find "$sysroot" -type l -lname '/*' | while IFS= read -r link; do
