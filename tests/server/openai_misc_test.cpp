@@ -98,9 +98,10 @@ TEST(Tokenize, AnswersIds) {
 TEST(Tokenize, IsUndoneByDetokenize) {
   FakeService service;
   const Json tokens = send(service, handle_tokenize, R"({"content":"hé"})")->json()["tokens"];
-  EXPECT_EQ(send(service, handle_detokenize, Json{{"tokens", tokens}}.dump())->json(), Json({{"content", "hé"}}));
-  EXPECT_EQ(send(service, handle_detokenize, R"({"tokens":[451]})")->json(), Json({{"content", "\ufffd"}}));
-  EXPECT_EQ(send(service, handle_detokenize, R"({"tokens":[]})")->json(), Json({{"content", ""}}));
+  EXPECT_EQ(send(service, handle_detokenize, Json{{"tokens", tokens}}.dump())->json(),
+            Json({{"content", "hé"}, {"prompt", "hé"}}));
+  EXPECT_EQ(send(service, handle_detokenize, R"({"tokens":[451]})")->json()["content"], "\ufffd");
+  EXPECT_EQ(send(service, handle_detokenize, R"({"tokens":[]})")->json()["content"], "");
   EXPECT_EQ(send(service, handle_detokenize, R"({"tokens":["a"]})")->json()["error"]["param"], "tokens[0]");
   EXPECT_EQ(send(service, handle_detokenize, R"({"tokens":[600]})")->status(), 400);
   EXPECT_EQ(send(service, handle_detokenize, "{}")->status(), 400);
