@@ -42,6 +42,14 @@ void EngineThread::cancel(uint64_t id) {
   wake_.notify_one();
 }
 
+void EngineThread::abandon(std::string error) {
+  {
+    const std::lock_guard lock(mutex_);
+    abandon_ = std::move(error);
+  }
+  wake_.notify_one();
+}
+
 SchedulerStats EngineThread::stats() const {
   const std::lock_guard lock(mutex_);
   SchedulerStats stats = stats_;
@@ -52,15 +60,19 @@ SchedulerStats EngineThread::stats() const {
 void EngineThread::work() {
   std::vector<Submission> submissions;
   std::vector<uint64_t> cancelled;
+  std::optional<std::string> abandon;
   bool idle = true;
   for (;;) {
     {
       std::unique_lock lock(mutex_);
       stats_ = scheduler_->stats();
-      if (idle) wake_.wait(lock, [this] { return stop_ || !inbox_.empty() || !cancelled_.empty(); });
+      if (idle) {
+        wake_.wait(lock, [this] { return stop_ || abandon_ || !inbox_.empty() || !cancelled_.empty(); });
+      }
       if (stop_) break;
       std::swap(submissions, inbox_);
       std::swap(cancelled, cancelled_);
+      abandon = std::exchange(abandon_, std::nullopt);
       stats_.waiting += static_cast<int64_t>(submissions.size());
     }
     for (Submission& submission : submissions) {
@@ -74,6 +86,7 @@ void EngineThread::work() {
     submissions.clear();
     for (const uint64_t id : cancelled) scheduler_->cancel(id);
     cancelled.clear();
+    if (abandon) scheduler_->abandon(*abandon);
     const std::lock_guard turn(*turn_);
     idle = !scheduler_->step();
   }

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -28,6 +30,9 @@ class EngineThread {
   /// The generation ends within one step, and its listener hears no more soon after.
   void cancel(uint64_t id);
 
+  /// Ends all generations with an error, within one step.
+  void abandon(std::string error);
+
   int64_t longest() const { return scheduler_->longest(); }
   SchedulerStats stats() const;
 
@@ -47,6 +52,7 @@ class EngineThread {
   std::condition_variable wake_;
   std::vector<Submission> inbox_;
   std::vector<uint64_t> cancelled_;
+  std::optional<std::string> abandon_;  // the error
   uint64_t next_id_ = 1;
   bool stop_ = false;
   SchedulerStats stats_;

@@ -7,7 +7,10 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <atomic>
+#include <map>
+#include <mutex>
 
 #include "base/memory.h"
 
@@ -63,15 +66,18 @@ struct Metrics::Impl {
   prometheus::Family<prometheus::Gauge>& kv_bytes =
       family(registry, BuildGauge(), "carat_kv_cache_bytes",
              "Bytes of keys and values: in use, kept for later prompts, limit.");
-  prometheus::Family<prometheus::Gauge>& prefixes =
-      family(registry, BuildGauge(), "carat_prefix_cache",
+  prometheus::Family<prometheus::Counter>& prefixes =
+      family(registry, BuildCounter(), "carat_prefix_cache_total",
              "Prompts that began like an earlier one, those that did not, tokens reused.");
-  prometheus::Family<prometheus::Gauge>& preempted = family(
-      registry, BuildGauge(), "carat_preemptions", "Times that a generation gave up its memory and was computed anew.");
+  prometheus::Family<prometheus::Counter>& preempted =
+      family(registry, BuildCounter(), "carat_preemptions_total",
+             "Times that a generation gave up its memory and was computed anew.");
   prometheus::Family<prometheus::Gauge>& connections =
       family(registry, BuildGauge(), "carat_http_connections", "Open connections, and those that stream.");
   prometheus::Gauge& resident =
       family(registry, BuildGauge(), "carat_peak_resident_bytes", "Most memory resident so far.").Add({});
+  std::mutex mutex;
+  std::map<std::string, Gauges> last;  // by model
   std::atomic<uint64_t> request_count{0};
   std::atomic<uint64_t> generation_count{0};
   std::atomic<uint64_t> step_count{0};
@@ -118,10 +124,17 @@ void Metrics::set(const Gauges& g) {
   impl_->kv_bytes.Add({{"model", g.model}, {"what", "in_use"}}).Set(number(g.kv_bytes_in_use));
   impl_->kv_bytes.Add({{"model", g.model}, {"what", "limit"}}).Set(number(g.kv_bytes_limit));
   impl_->kv_bytes.Add({{"model", g.model}, {"what", "prefixes"}}).Set(number(g.prefix_bytes));
-  impl_->prefixes.Add({{"model", g.model}, {"what", "hits"}}).Set(number(g.prefix_hits));
-  impl_->prefixes.Add({{"model", g.model}, {"what", "misses"}}).Set(number(g.prefix_misses));
-  impl_->prefixes.Add({{"model", g.model}, {"what", "tokens"}}).Set(number(g.prefix_tokens));
-  impl_->preempted.Add({{"model", g.model}}).Set(number(g.preempted));
+  // Counters are told their growth.
+  const std::lock_guard lock(impl_->mutex);
+  Gauges& before = impl_->last[g.model];
+  const auto grow = [&](prometheus::Counter& counter, uint64_t now, uint64_t then) {
+    counter.Increment(number(now - std::min(now, then)));
+  };
+  grow(impl_->prefixes.Add({{"model", g.model}, {"what", "hits"}}), g.prefix_hits, before.prefix_hits);
+  grow(impl_->prefixes.Add({{"model", g.model}, {"what", "misses"}}), g.prefix_misses, before.prefix_misses);
+  grow(impl_->prefixes.Add({{"model", g.model}, {"what", "tokens"}}), g.prefix_tokens, before.prefix_tokens);
+  grow(impl_->preempted.Add({{"model", g.model}}), g.preempted, before.preempted);
+  before = g;
   impl_->resident.Set(number(peak_resident_memory()));
 }
 

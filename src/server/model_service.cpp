@@ -88,6 +88,17 @@ void ModelService::check_open() const {
                     .retry_after = 5});
 }
 
+bool ModelService::idle() const {
+  return std::all_of(models_.begin(), models_.end(), [](const auto& model) {
+    const SchedulerStats now = model->stats();
+    return now.running == 0 && now.waiting == 0;
+  });
+}
+
+void ModelService::abandon() {
+  for (const auto& model : models_) model->abandon();
+}
+
 std::vector<ModelInfo> ModelService::models() const {
   std::vector<ModelInfo> infos;
   for (const auto& model : models_) infos.push_back(model->info());

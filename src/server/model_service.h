@@ -35,6 +35,10 @@ class ModelService final : public Service {
   /// Refuses new generations from now on (503); those in progress go on.
   void drain() { draining_ = true; }
   bool draining() const { return draining_; }
+  /// Whether no generation is waiting or in progress.
+  bool idle() const;
+  /// Ends all generations with an error, soon.
+  void abandon();
 
   /// The first model: what requests that name none get.
   ServedModel& first() { return *models_.front(); }

@@ -61,16 +61,28 @@ std::string_view end_name(FinishReason reason, bool failed) {
 /// One reply on its way from the engine to a dialect.
 class ReplyStream final : public GenerationListener {
  public:
+  /// `prompt` where its log-probabilities will be reported; empty else.
   ReplyStream(int index, ReplyReader reader, std::shared_ptr<const Tokenizer> tokenizer, std::vector<int> prompt,
-              std::shared_ptr<ReplyListener> listener, Metrics& metrics)
+              int64_t prompt_tokens, std::shared_ptr<ReplyListener> listener, Metrics& metrics)
       : index_(index),
         reader_(std::move(reader)),
         tokenizer_(std::move(tokenizer)),
         prompt_(std::move(prompt)),
         listener_(std::move(listener)),
-        metrics_(metrics) {}
+        metrics_(metrics),
+        prompt_tokens_(prompt_tokens) {}
+
+  ~ReplyStream() override {
+    if (!counted_) metrics_.generation("cancelled", prompt_tokens_, 0, generated_, 0.0);
+  }
+  ReplyStream(const ReplyStream&) = delete;
+  ReplyStream& operator=(const ReplyStream&) = delete;
+
+  /// It was never begun.
+  void dismiss() { counted_ = true; }
 
   Verdict on_token(const GeneratedToken& token) override {
+    ++generated_;
     const double seconds = seconds_since(last_);
     first_ ? metrics_.first_token(seconds) : metrics_.next_token(seconds);
     first_ = false;
@@ -81,6 +93,7 @@ class ReplyStream final : public GenerationListener {
   }
 
   void on_end(GenerationEnd end) override {
+    counted_ = true;
     metrics_.generation(end_name(end.finish, !end.error.empty()), end.prompt_tokens, end.reused_tokens,
                         end.generated_tokens, end.queued_seconds);
     ReplyEnd reply;
@@ -111,6 +124,9 @@ class ReplyStream final : public GenerationListener {
   std::vector<int> prompt_;  // with prompt_logprobs
   std::shared_ptr<ReplyListener> listener_;
   Metrics& metrics_;
+  int64_t prompt_tokens_;
+  int64_t generated_ = 0;
+  bool counted_ = false;
   bool first_ = true;
   Clock::time_point last_ = Clock::now();
 };
@@ -357,8 +373,13 @@ std::shared_ptr<TaskHandle> ServedModel::start(const GenerationTask& task, Gener
       request.sampling.seed = seed + static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15U;
       auto stream = std::make_shared<ReplyStream>(i, ReplyReader(tokenizer_, parser, markers_, reply), tokenizer_,
                                                   request.prompt_logprobs ? request.prompt : std::vector<int>(),
-                                                  listener, metrics_);
-      handle->add(submit(i + 1 < task.n ? request : std::move(request), std::move(stream)));
+                                                  static_cast<int64_t>(request.prompt.size()), listener, metrics_);
+      try {
+        handle->add(submit(i + 1 < task.n ? request : std::move(request), stream));
+      } catch (...) {
+        stream->dismiss();
+        throw;
+      }
     }
   } catch (...) {
     handle->cancel();

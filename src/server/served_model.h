@@ -46,6 +46,8 @@ class ServedModel {
   ModelInfo info() const;
   SchedulerStats stats() const { return engine_->stats(); }
   int64_t longest() const { return engine_->longest(); }
+  /// Ends all generations with an error, soon.
+  void abandon() { engine_->abandon("the server is shutting down"); }
 
   std::shared_ptr<TaskHandle> chat(const ChatTask& task, std::shared_ptr<ReplyListener> listener);
   std::shared_ptr<TaskHandle> complete(const CompletionTask& task, std::shared_ptr<ReplyListener> listener);

@@ -171,11 +171,20 @@ void run_server(const ServerOptions& options) {
   signals.wait();
   log.info("stopping: what is in progress may end");
   service.drain();
-  http.drain();
+  // As long as replies are made the server still answers, so that those who ask hear 503 and balancers see /ready fail.
   const auto end = std::chrono::steady_clock::now() + options.drain_timeout;
-  while (!http.wait(std::chrono::milliseconds(0)) && std::chrono::steady_clock::now() < end) {
-    if (signals.wait(std::chrono::milliseconds(50))) break;
-  }
+  bool impatient = false;
+  const auto patient_until = [&](auto done) {
+    while (!done() && !impatient && std::chrono::steady_clock::now() < end) {
+      impatient = signals.wait(std::chrono::milliseconds(20));
+    }
+    return done();
+  };
+  if (!patient_until([&] { return service.idle(); })) service.abandon();
+  http.drain();
+  // The last words of streams, be they an error, still have to leave.
+  constexpr std::chrono::seconds kLastWords{2};
+  if (!patient_until([&] { return http.wait(std::chrono::milliseconds(0)); })) http.wait(kLastWords);
   log.info("stopped");
 }
 
