@@ -88,6 +88,7 @@ server::SamplingChoice sampling_choice(const SamplingFlags& flags) {
   c.presence_context = flags.presence_context;
   c.frequency_context = flags.frequency_context;
   c.seed = flags.seed;
+  c.logit_bias = flags.resolve({}).logit_bias;
   if (flags.hlg) c.hlg = flags.resolve({}).hlg;
   return c;
 }

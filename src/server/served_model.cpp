@@ -316,7 +316,7 @@ SamplingParams ServedModel::sampling_of(const SamplingChoice& asked) const {
   p.presence_context = c.presence_context.value_or(0);  // the whole text, as OpenAI documents it
   p.frequency_penalty = c.frequency_penalty.value_or(p.frequency_penalty);
   p.frequency_context = c.frequency_context.value_or(0);
-  p.logit_bias = c.logit_bias;
+  p.logit_bias = c.logit_bias.empty() ? flags.logit_bias : c.logit_bias;
   p.hlg = c.hlg.value_or(p.hlg);
   if (c.seed) {
     p.seed = *c.seed;
