@@ -17,8 +17,8 @@ namespace carat {
 namespace amx {
 namespace {
 
-enum class PanelOrder { kSteps, kPairs, kRows };
-constexpr PanelOrder kPanelOrder = PanelOrder::kRows;
+enum class PanelOrder { kSteps, kPairs, kTiles };
+constexpr PanelOrder kPanelOrder = PanelOrder::kTiles;
 constexpr int64_t kPanelRows = 16;
 constexpr int64_t kTileTokens = 16;
 
@@ -57,6 +57,7 @@ const Kernels* amx_kernels() {
     k.pack_weights = amx::pack_weights;
     k.pack_tokens = amx::pack_tokens;
     k.gemm_tile = amx::gemm_tile;
+    k.gemm_strip = amx::gemm_strip;
     return k;
   }();
   return &table;

@@ -41,7 +41,7 @@ constexpr int kScoreKeys = 1;
 constexpr int kValueVectors = 1;
 constexpr int64_t kPanelRows = 16;
 constexpr int64_t kTileTokens = 6;
-enum class PanelOrder { kSteps, kPairs, kRows };
+enum class PanelOrder { kSteps, kPairs, kTiles };
 constexpr PanelOrder kPanelOrder = PanelOrder::kPairs;
 
 // Each file builds on those before it.

@@ -34,7 +34,7 @@ constexpr int kScoreKeys = 4;
 constexpr int kValueVectors = 4;
 constexpr int64_t kPanelRows = 32;
 constexpr int64_t kTileTokens = 12;
-enum class PanelOrder { kSteps, kPairs, kRows };
+enum class PanelOrder { kSteps, kPairs, kTiles };
 constexpr PanelOrder kPanelOrder = PanelOrder::kSteps;
 
 // Each file builds on those before it.

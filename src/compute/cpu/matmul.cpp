@@ -14,6 +14,10 @@ constexpr int64_t kNarrowTokens = 4;
 // Weight bytes of a decode task: long streams, since every task begins with lines that nobody fetched ahead (48 KiB
 // tasks cost a quarter of the speed); the number of threads shortens them where they would not finish together.
 constexpr int64_t kTaskBytes = 1024 * 1024;
+// Panels of a strip, where kernels take strips: more than these save little of the tokens' way from the L3 cache. And
+// tokens that a task should have at least for its rows to be worth decoding.
+constexpr int64_t kStripPanels = 8;
+constexpr int64_t kStripTokens = 128;
 /// Bytes of decoded panels of a prefill task: they stay within a core's L2 cache beside the tiles that pass by, and the
 /// more of them there are, the less often the tiles must come from further away.
 int64_t panel_budget() {
@@ -169,52 +173,102 @@ void Matmul::run(Activations& x, std::span<const Product> products) {
   for (size_t i = 0; i < products.size(); ++i) {
     const Product& p = products[i];
     if (p.tokens.empty()) continue;
-    int64_t count;
     if (on_panels(p)) {
-      const int64_t panel_rows = kernels_.gemm.panel_rows;
-      const auto panel_bytes = static_cast<int64_t>(kernels_.gemm.panel_group_bytes) * x.q_.groups;
-      const int64_t panels = std::max<int64_t>(panel_budget() / panel_bytes, 1);
-      const int64_t fair = ceil_div(ceil_div(p.w.rows, panel_rows), 6 * pool_.threads());  // at least 6 tasks a thread
-      count = panel_rows * std::clamp<int64_t>(fair, 1, panels);
-    } else {
-      const auto row_bytes = static_cast<int64_t>(p.w.row_bytes + p.w.scale_row_bytes);
-      count = std::clamp<int64_t>(kTaskBytes / std::max<int64_t>(row_bytes, 1), 4, 2048);
-      count = std::min(count, std::max<int64_t>(4, ceil_div(p.w.rows, 4 * pool_.threads())));
-      count = ceil_div(count, 4) * 4;
+      add_panel_tasks(x, p, static_cast<int>(i));
+      continue;
     }
+    const auto row_bytes = static_cast<int64_t>(p.w.row_bytes + p.w.scale_row_bytes);
+    int64_t count = std::clamp<int64_t>(kTaskBytes / std::max<int64_t>(row_bytes, 1), 4, 2048);
+    count = std::min(count, std::max<int64_t>(4, ceil_div(p.w.rows, 4 * pool_.threads())));
+    count = ceil_div(count, 4) * 4;
     for (int64_t first = 0; first < p.w.rows; first += count) {
-      tasks_.push_back({static_cast<int>(i), first, std::min(count, p.w.rows - first)});
+      tasks_.push_back(
+          {static_cast<int>(i), first, std::min(count, p.w.rows - first), 0, static_cast<int64_t>(p.tokens.size())});
     }
   }
   pool_.run(static_cast<int64_t>(tasks_.size()), [&](int64_t i, int thread) {
     const Task& task = tasks_[static_cast<size_t>(i)];
-    const auto index = static_cast<size_t>(task.product);
-    run_task(x, products[index], index, task.first, task.count, scratch_[static_cast<size_t>(thread)]);
+    run_task(x, products[static_cast<size_t>(task.product)], task, scratch_[static_cast<size_t>(thread)]);
   });
 }
 
-void Matmul::run_task(Activations& x, const Product& product, size_t product_index, int64_t first, int64_t count,
-                      Scratch& scratch) {
-  multiply(x, product, product.w, product_index, first, count, product.out + first, product.stride, scratch);
-  if (!product.lora.pairs.empty()) {
-    lora_.add(2 * product_index, product.w.rows, first, count, product.out + first, product.stride);
-  }
-  if (!product.gate) return;
+void Matmul::add_panel_tasks(const Activations& x, const Product& product, int index) {
+  const GemmShape& shape = kernels_.gemm;
   const auto tokens = static_cast<int64_t>(product.tokens.size());
-  scratch.gate.resize(static_cast<size_t>(tokens * count));
-  multiply(x, product, product.gate, product_index, first, count, scratch.gate.data(), count, scratch);
-  if (!product.gate_lora.pairs.empty()) {
-    lora_.add(2 * product_index + 1, product.w.rows, first, count, scratch.gate.data(), count);
+  const auto panel_bytes = static_cast<int64_t>(shape.panel_group_bytes) * x.q_.groups;
+  const int64_t most = std::max<int64_t>(panel_budget() / panel_bytes, 1);
+  const int64_t all = ceil_div(product.w.rows, shape.panel_rows);
+  const int64_t fair = ceil_div(all, 6 * pool_.threads());  // at least 6 tasks a thread
+  int64_t panels = std::clamp<int64_t>(fair, 1, most);
+  int64_t some = tokens;
+  if (kernels_.gemm_strip != nullptr && product.lora.pairs.empty() && product.gate_lora.pairs.empty()) {
+    // Where rows are too few for strips that are worth their tokens' way, tokens are divided as well.
+    const int64_t wide = std::min({all, most, kStripPanels});
+    for (; panels < wide && some > kStripTokens; panels *= 2) some = ceil_div(some, 2);
+    panels = std::min(panels, wide);
+    some = ceil_div(some, shape.tile_tokens) * shape.tile_tokens;
   }
-  for (int64_t t = 0; t < tokens; ++t) {
-    float* out = product.out + t * product.stride + first;
-    kernels_.gelu_mul(scratch.gate.data() + t * count, out, count, out);
+  const int64_t count = panels * shape.panel_rows;
+  for (int64_t first = 0; first < product.w.rows; first += count) {
+    for (int64_t token = 0; token < tokens; token += some) {
+      tasks_.push_back({index, first, std::min(count, product.w.rows - first), token, std::min(some, tokens - token)});
+    }
   }
 }
 
-void Matmul::multiply(Activations& x, const Product& product, const Matrix& w, size_t product_index, int64_t first,
-                      int64_t count, float* out, int64_t stride, Scratch& scratch) {
-  const auto tokens = static_cast<int64_t>(product.tokens.size());
+void Matmul::run_task(Activations& x, const Product& product, const Task& task, Scratch& scratch) {
+  const auto index = static_cast<size_t>(task.product);
+  float* const y = product.out + task.first_token * product.stride + task.first;
+  multiply(x, product, product.w, task, y, product.stride, scratch);
+  if (!product.lora.pairs.empty()) {
+    lora_.add(2 * index, product.w.rows, task.first, task.count, product.out + task.first, product.stride);
+  }
+  if (!product.gate) return;
+  scratch.gate.resize(static_cast<size_t>(task.tokens * task.count));
+  multiply(x, product, product.gate, task, scratch.gate.data(), task.count, scratch);
+  if (!product.gate_lora.pairs.empty()) {
+    lora_.add(2 * index + 1, product.w.rows, task.first, task.count, scratch.gate.data(), task.count);
+  }
+  for (int64_t t = 0; t < task.tokens; ++t) {
+    float* out = y + t * product.stride;
+    kernels_.gelu_mul(scratch.gate.data() + t * task.count, out, task.count, out);
+  }
+}
+
+void Matmul::multiply_panels(const Activations& x, const Matrix& w, const Task& task, float* out, int64_t stride,
+                             Scratch& scratch) {
+  const GemmShape& shape = kernels_.gemm;
+  const size_t panel_bytes = static_cast<size_t>(x.q_.groups) * shape.panel_group_bytes;
+  const size_t tile_bytes = tile_bytes_of(x);
+  scratch.panel.resize(static_cast<size_t>(ceil_div(task.count, shape.panel_rows)) * panel_bytes);
+  for (int64_t r = 0; r < task.count; r += shape.panel_rows) {
+    kernels_.pack_weights(w, task.first + r, std::min(shape.panel_rows, task.count - r),
+                          scratch.panel.data() + static_cast<size_t>(r / shape.panel_rows) * panel_bytes);
+  }
+  const std::byte* const first_tile = tiles_.data() + tile_offset_[static_cast<size_t>(task.product)] +
+                                      static_cast<size_t>(task.first_token / shape.tile_tokens) * tile_bytes;
+  for (int64_t t = 0; t < task.tokens; t += shape.tile_tokens) {
+    const std::byte* tile = first_tile + static_cast<size_t>(t / shape.tile_tokens) * tile_bytes;
+    const int64_t tokens = std::min(shape.tile_tokens, task.tokens - t);
+    if (kernels_.gemm_strip != nullptr) {
+      const std::byte* next = t + shape.tile_tokens < task.tokens ? tile + tile_bytes : first_tile;
+      kernels_.gemm_strip(w, scratch.panel.data(), tile, next, x.q_.groups, task.count, tokens, out + t * stride,
+                          stride);
+      continue;
+    }
+    for (int64_t r = 0; r < task.count; r += shape.panel_rows) {
+      kernels_.gemm_tile(w, scratch.panel.data() + static_cast<size_t>(r / shape.panel_rows) * panel_bytes, tile,
+                         x.q_.groups, std::min(shape.panel_rows, task.count - r), tokens, out + t * stride + r, stride);
+    }
+  }
+}
+
+void Matmul::multiply(Activations& x, const Product& product, const Matrix& w, const Task& task, float* out,
+                      int64_t stride, Scratch& scratch) {
+  if (on_panels(product)) return multiply_panels(x, w, task, out, stride, scratch);
+  const int64_t first = task.first;
+  const int64_t count = task.count;
+  const int64_t tokens = task.tokens;
   // Calls body(first token in the activations, index in `out`, count) for runs of consecutive tokens.
   const auto for_runs = [&](const auto& body) {
     for (int64_t t = 0; t < tokens;) {
@@ -228,25 +282,7 @@ void Matmul::multiply(Activations& x, const Product& product, const Matrix& w, s
     }
   };
 
-  if (on_panels(product)) {
-    const GemmShape& shape = kernels_.gemm;
-    const size_t panel_bytes = static_cast<size_t>(x.q_.groups) * shape.panel_group_bytes;
-    const size_t tile_bytes = tile_bytes_of(x);
-    scratch.panel.resize(static_cast<size_t>(ceil_div(count, shape.panel_rows)) * panel_bytes);
-    for (int64_t r = 0; r < count; r += shape.panel_rows) {
-      kernels_.pack_weights(w, first + r, std::min(shape.panel_rows, count - r),
-                            scratch.panel.data() + static_cast<size_t>(r / shape.panel_rows) * panel_bytes);
-    }
-    for (int64_t t = 0; t < tokens; t += shape.tile_tokens) {
-      const std::byte* tile =
-          tiles_.data() + tile_offset_[product_index] + static_cast<size_t>(t / shape.tile_tokens) * tile_bytes;
-      for (int64_t r = 0; r < count; r += shape.panel_rows) {
-        kernels_.gemm_tile(w, scratch.panel.data() + static_cast<size_t>(r / shape.panel_rows) * panel_bytes, tile,
-                           x.q_.groups, std::min(shape.panel_rows, count - r), std::min(shape.tile_tokens, tokens - t),
-                           out + t * stride + r, stride);
-      }
-    }
-  } else if (on_integers(product)) {
+  if (on_integers(product)) {
     const QuantizedRows rows = kernels_.order == nullptr ? x.q_ : in_order(x, kernels_.order(w));
     for_runs([&](int64_t token, int64_t at, int64_t run) {
       kernels_.integer_dot(w, first, count, rows, token, run, out + at * stride, stride);

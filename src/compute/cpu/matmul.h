@@ -68,6 +68,8 @@ class Matmul {
     int product;
     int64_t first;  // rows of the weight
     int64_t count;
+    int64_t first_token = 0;  // of the product's tokens
+    int64_t tokens = 0;
   };
   struct Scratch {
     Buffer<std::byte> panel;
@@ -84,10 +86,14 @@ class Matmul {
   /// Prepares the copies of the activations in the orders that the dot products of `product` want.
   void order(Activations& x, const Product& product);
   static QuantizedRows in_order(Activations& x, Order order);
-  void run_task(Activations& x, const Product& product, size_t product_index, int64_t first, int64_t count,
+  /// Cuts product `index`, which runs on panels, into tasks of rows and tokens.
+  void add_panel_tasks(const Activations& x, const Product& product, int index);
+  void run_task(Activations& x, const Product& product, const Task& task, Scratch& scratch);
+  /// out: the task's first token and row.
+  void multiply(Activations& x, const Product& product, const Matrix& w, const Task& task, float* out, int64_t stride,
                 Scratch& scratch);
-  void multiply(Activations& x, const Product& product, const Matrix& w, size_t product_index, int64_t first,
-                int64_t count, float* out, int64_t stride, Scratch& scratch);
+  void multiply_panels(const Activations& x, const Matrix& w, const Task& task, float* out, int64_t stride,
+                       Scratch& scratch);
 
   ThreadPool& pool_;
   const Kernels& kernels_;
