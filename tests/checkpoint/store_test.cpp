@@ -199,9 +199,8 @@ TEST_F(StoreTest, RefusalSaysWhatWasTriedAndHowToGetIt) {
 TEST_F(StoreTest, HostileNamesFindNothing) {
   write_model(root_ / "carat" / "outside");
   write(root_ / "carat" / "outside.gguf");
-  for (const std::string name :
-       {"../outside", "../outside.gguf", "a/../../outside", ".partial", "a//b", "/", "a/", "a/b@../../x", "a/b@x/",
-        std::string("a\0b", 3).c_str(), "\xff\xfe", "~", "a/b/c/d/e"}) {
+  for (const std::string name : {"../outside", "../outside.gguf", "a/../../outside", ".partial", "a//b", "/", "a/",
+                                 "a/b@../../x", "a/b@x/", "b", "\xff\xfe", "~", "a/b/c/d/e"}) {
     EXPECT_TRUE(contains(refusal(name), "no model")) << name;
     EXPECT_TRUE(contains(sentence_of([&] { remove_model(name); }), "has no model")) << name;
   }
