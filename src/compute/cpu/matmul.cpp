@@ -181,9 +181,16 @@ void Matmul::run(Activations& x, std::span<const Product> products) {
     int64_t count = std::clamp<int64_t>(kTaskBytes / std::max<int64_t>(row_bytes, 1), 4, 2048);
     count = std::min(count, std::max<int64_t>(4, ceil_div(p.w.rows, 4 * pool_.threads())));
     count = ceil_div(count, 4) * 4;
-    for (int64_t first = 0; first < p.w.rows; first += count) {
-      tasks_.push_back(
-          {static_cast<int>(i), first, std::min(count, p.w.rows - first), 0, static_cast<int64_t>(p.tokens.size())});
+    // Tasks are handed out in turn, so every thread reads on where it stopped: its share of the rows is of one piece.
+    const int64_t all = ceil_div(p.w.rows, count);
+    const int64_t shares = std::min<int64_t>(pool_.threads(), all);
+    const int64_t share = ceil_div(all, shares);
+    for (int64_t k = 0; k < share; ++k) {
+      for (int64_t task = k; task < all; task += share) {
+        const int64_t first = task * count;
+        tasks_.push_back(
+            {static_cast<int>(i), first, std::min(count, p.w.rows - first), 0, static_cast<int64_t>(p.tokens.size())});
+      }
     }
   }
   pool_.run(static_cast<int64_t>(tasks_.size()), [&](int64_t i, int thread) {
