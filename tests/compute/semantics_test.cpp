@@ -62,6 +62,19 @@ TEST(Semantics, SoftcapIsAppliedOnce) {
   }
 }
 
+// gate * up beyond what half floats hold; the norm behind it brings it back.
+TEST(Semantics, ProductsOfAnMlpBeyondHalfFloatsStayFinite) {
+  const TestMatrix gate(2, 2, {300, 0, 0, 300});
+  const TestMatrix up(2, 2, {250, 0, 0, 500});
+  const TestMatrix down(2, 2, {1, 0, 0, 1});
+  for (TestDevice& test : all_devices(Precision::kExact)) {
+    float x[] = {1, 1};  // its norm is itself; gate * up is 75,000 and 150,000
+    test.device->gated_mlp(1, {nullptr, 0}, {gate, up, down}, {x, {nullptr, 0}, 1});
+    EXPECT_NEAR(x[0], 1 + 1 / std::sqrt(2.5), 1e-6) << test.name;
+    EXPECT_NEAR(x[1], 1 + 2 / std::sqrt(2.5), 1e-6) << test.name;
+  }
+}
+
 TEST(Semantics, ResidualIsScaledAfterTheSum) {
   const TestMatrix weight(2, 2, {1, 0, 0, 1});
   const float a[] = {3, 4};

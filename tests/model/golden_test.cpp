@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "support/run_model.h"
 
 namespace carat {
@@ -74,6 +77,16 @@ TEST_P(GoldenTest, FastLogitsStayClose) {
   EXPECT_LE(d.max_abs, 3e-2);
   EXPECT_LE(d.max_kl, 2e-5);
   EXPECT_EQ(d.top1_unequal, 0) << "first at position " << d.first_unequal;
+}
+
+// Sums that run wild end at the cap, where no comparison of best tokens sees them.
+TEST_P(GoldenTest, HardlyAnyLogitIsAtTheCap) {
+  const auto model = test::open_model(GetParam().model, {.precision = Precision::kFast});
+  const auto cap = static_cast<float>(model->config().final_softcap.value_or(0.0));
+  if (cap == 0.0f) GTEST_SKIP() << "this model has no cap";
+  const std::vector<float> values = test::logits_of(*model, tokens());
+  const auto at_cap = std::count_if(values.begin(), values.end(), [&](float v) { return std::abs(v) > cap - 0.1f; });
+  EXPECT_LT(at_cap, static_cast<std::ptrdiff_t>(values.size() / 100));
 }
 
 TEST_P(GoldenTest, GreedyTextEqualsTheReferences) {
