@@ -44,7 +44,7 @@ PromptLogprob logprob_of(std::span<const float> logits, int token, int top) {
 
 }  // namespace
 
-Scheduler::Scheduler(Model& model, KvCache& cache, std::vector<int> xtc_protected, SchedulerOptions options)
+Scheduler::Scheduler(Model& model, KvCache& cache, const std::vector<int>& xtc_protected, SchedulerOptions options)
     : model_(model),
       cache_(cache),
       options_(std::move(options)),

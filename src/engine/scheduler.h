@@ -116,7 +116,7 @@ struct SchedulerStats {
 class Scheduler {
  public:
   /// `cache` has `model`'s layout; both outlive the scheduler.
-  Scheduler(Model& model, KvCache& cache, std::vector<int> xtc_protected, SchedulerOptions options);
+  Scheduler(Model& model, KvCache& cache, const std::vector<int>& xtc_protected, SchedulerOptions options);
   ~Scheduler();
 
   /// Throws Error for a request that is wrong or can never fit. May be called from any thread.

@@ -114,13 +114,13 @@ std::string ModelService::model_id(const std::string& asked) const {
 std::shared_ptr<TaskHandle> ModelService::chat(ChatTask task, std::shared_ptr<ReplyListener> listener) {
   check_open();
   ServedModel& model = model_of(task.model, &task.adapter);
-  return model.chat(task, std::move(listener));
+  return model.chat(task, listener);
 }
 
 std::shared_ptr<TaskHandle> ModelService::complete(CompletionTask task, std::shared_ptr<ReplyListener> listener) {
   check_open();
   ServedModel& model = model_of(task.model, &task.adapter);
-  return model.complete(task, std::move(listener));
+  return model.complete(task, listener);
 }
 
 int64_t ModelService::count_prompt(const ChatTask& task) {

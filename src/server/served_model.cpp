@@ -354,7 +354,7 @@ uint64_t ServedModel::submit(GenerationRequest request, std::shared_ptr<Generati
 
 std::shared_ptr<TaskHandle> ServedModel::start(const GenerationTask& task, GenerationRequest request,
                                                const ReplyParser& parser, ReplyOptions reply,
-                                               std::shared_ptr<ReplyListener> listener) {
+                                               const std::shared_ptr<ReplyListener>& listener) {
   request.sampling = sampling_of(task.sampling);
   request.sampling.logprobs = task.logprobs || request.prompt_logprobs;
   request.sampling.top_logprobs = task.top_logprobs;
@@ -375,7 +375,7 @@ std::shared_ptr<TaskHandle> ServedModel::start(const GenerationTask& task, Gener
                                                   request.prompt_logprobs ? request.prompt : std::vector<int>(),
                                                   static_cast<int64_t>(request.prompt.size()), listener, metrics_);
       try {
-        handle->add(submit(i + 1 < task.n ? request : std::move(request), stream));
+        handle->add(submit(request, stream));
       } catch (...) {
         stream->dismiss();
         throw;
@@ -388,7 +388,7 @@ std::shared_ptr<TaskHandle> ServedModel::start(const GenerationTask& task, Gener
   return handle;
 }
 
-std::shared_ptr<TaskHandle> ServedModel::chat(const ChatTask& task, std::shared_ptr<ReplyListener> listener) {
+std::shared_ptr<TaskHandle> ServedModel::chat(const ChatTask& task, const std::shared_ptr<ReplyListener>& listener) {
   Prompt prompt = prompt_of(task);
   GenerationRequest request;
   request.prompt = std::move(prompt.ids);
@@ -400,15 +400,16 @@ std::shared_ptr<TaskHandle> ServedModel::chat(const ChatTask& task, std::shared_
                 .logprobs = task.logprobs,
                 .parallel_calls = task.parallel_tool_calls,
                 .thinking_budget = task.thinking_budget},
-               std::move(listener));
+               listener);
 }
 
-std::shared_ptr<TaskHandle> ServedModel::complete(const CompletionTask& task, std::shared_ptr<ReplyListener> listener) {
+std::shared_ptr<TaskHandle> ServedModel::complete(const CompletionTask& task,
+                                                  const std::shared_ptr<ReplyListener>& listener) {
   GenerationRequest request;
   request.prompt = task.prompt_ids.empty() ? encode_with_bos(*tokenizer_, task.prompt) : task.prompt_ids;
   request.prompt_logprobs = task.prompt_logprobs;
   request.max_tokens = task.max_tokens.value_or(16);
-  return start(task, std::move(request), {}, {}, std::move(listener));
+  return start(task, std::move(request), {}, {}, listener);
 }
 
 void ServedModel::embed(std::vector<std::vector<int>> inputs,
@@ -471,12 +472,12 @@ AdapterInfo ServedModel::load_adapter(const std::string& id, const std::string& 
   } catch (const Error& error) {
     refuse(400, error.what(), "invalid_adapter", "path");
   }
-  const AdapterInfo info{.id = id,
-                         .path = path,
-                         .rank = adapter->rank(),
-                         .scale = adapter->scale(),
-                         .bytes = adapter->bytes(),
-                         .modules = adapter->modules()};
+  AdapterInfo info{.id = id,
+                   .path = path,
+                   .rank = adapter->rank(),
+                   .scale = adapter->scale(),
+                   .bytes = adapter->bytes(),
+                   .modules = adapter->modules()};
   const std::lock_guard lock(mutex_);
   adapters_[id] = {info, std::move(adapter)};
   return info;

@@ -49,8 +49,8 @@ class ServedModel {
   /// Ends all generations with an error, soon.
   void abandon() { engine_->abandon("the server is shutting down"); }
 
-  std::shared_ptr<TaskHandle> chat(const ChatTask& task, std::shared_ptr<ReplyListener> listener);
-  std::shared_ptr<TaskHandle> complete(const CompletionTask& task, std::shared_ptr<ReplyListener> listener);
+  std::shared_ptr<TaskHandle> chat(const ChatTask& task, const std::shared_ptr<ReplyListener>& listener);
+  std::shared_ptr<TaskHandle> complete(const CompletionTask& task, const std::shared_ptr<ReplyListener>& listener);
   int64_t count_prompt(const ChatTask& task) const;
   void embed(std::vector<std::vector<int>> inputs,
              std::function<void(std::vector<EmbeddingResult>, std::optional<ApiError>)> done);
@@ -80,7 +80,7 @@ class ServedModel {
   SamplingParams sampling_of(const SamplingChoice& choice) const;
   std::shared_ptr<const Adapter> adapter_of(const std::string& names) const;
   std::shared_ptr<TaskHandle> start(const GenerationTask& task, GenerationRequest request, const ReplyParser& parser,
-                                    ReplyOptions reply, std::shared_ptr<ReplyListener> listener);
+                                    ReplyOptions reply, const std::shared_ptr<ReplyListener>& listener);
   uint64_t submit(GenerationRequest request, std::shared_ptr<GenerationListener> listener);
 
   std::string id_;

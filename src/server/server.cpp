@@ -86,7 +86,7 @@ class Log {
     return text;
   }
 
-  void write(spdlog::level::level_enum level, Json fields, const std::string& text) {
+  void write(spdlog::level::level_enum level, const Json& fields, const std::string& text) {
     if (format_ == LogFormat::kText) return logger_.log(level, "{}", text);
     Json line{{"time", std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()},
               {"level", std::string(spdlog::level::to_string_view(level).data())}};
