@@ -26,13 +26,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::vector<int> merged(std::vector<int> a, const std::vector<int>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  std::sort(a.begin(), a.end());
-  a.erase(std::unique(a.begin(), a.end()), a.end());
-  return a;
-}
-
 bool contains(const std::vector<int>& sorted, int value) {
   return std::binary_search(sorted.begin(), sorted.end(), value);
 }
@@ -67,7 +60,7 @@ struct Engine::Impl {
         adapter(load_adapters(options.adapters, model)),
         cache(*device, model.cache_spec(kv_choice_for(options, model.checkpoint()))),
         chat_format(chat_format_of(*checkpoint)),
-        stop_ids(merged(checkpoint->stop_ids(), tokenizer->eos_ids())),
+        stop_ids(stop_ids_of(*checkpoint, *tokenizer)),
         sampler(merged(stop_ids, tokenizer->encode("\n"))),
         sequence(cache, options.prefix_cache_bytes.value_or(default_prefix_cache_bytes()),
                  adapter ? adapter->fingerprint() : ""),

@@ -4,6 +4,11 @@
 #include <utility>
 
 namespace carat {
+namespace {
+
+constexpr const char* kClosing = "the server is shutting down";
+
+}  // namespace
 
 EngineThread::EngineThread(std::unique_ptr<Scheduler> scheduler, std::shared_ptr<FairMutex> turn)
     : scheduler_(std::move(scheduler)), turn_(std::move(turn)), stats_(scheduler_->stats()) {
@@ -42,10 +47,10 @@ void EngineThread::cancel(uint64_t id) {
   wake_.notify_one();
 }
 
-void EngineThread::abandon(std::string error) {
+void EngineThread::abandon() {
   {
     const std::lock_guard lock(mutex_);
-    abandon_ = std::move(error);
+    abandon_ = true;
   }
   wake_.notify_one();
 }
@@ -60,7 +65,7 @@ SchedulerStats EngineThread::stats() const {
 void EngineThread::work() {
   std::vector<Submission> submissions;
   std::vector<uint64_t> cancelled;
-  std::optional<std::string> abandon;
+  bool abandon = false;
   bool idle = true;
   for (;;) {
     {
@@ -72,7 +77,7 @@ void EngineThread::work() {
       if (stop_) break;
       std::swap(submissions, inbox_);
       std::swap(cancelled, cancelled_);
-      abandon = std::exchange(abandon_, std::nullopt);
+      abandon = std::exchange(abandon_, false);
       stats_.waiting += static_cast<int64_t>(submissions.size());
     }
     for (Submission& submission : submissions) {
@@ -86,17 +91,17 @@ void EngineThread::work() {
     submissions.clear();
     for (const uint64_t id : cancelled) scheduler_->cancel(id);
     cancelled.clear();
-    if (abandon) scheduler_->abandon(*abandon);
+    if (abandon) scheduler_->abandon(kClosing);
     const std::lock_guard turn(*turn_);
     idle = !scheduler_->step();
   }
-  scheduler_->abandon("the server is shutting down");
+  scheduler_->abandon(kClosing);
   {
     const std::lock_guard lock(mutex_);
     std::swap(submissions, inbox_);
   }
   for (const Submission& submission : submissions) {
-    submission.listener->on_end({.finish = FinishReason::kCancelled, .error = "the server is shutting down"});
+    submission.listener->on_end({.finish = FinishReason::kCancelled, .error = kClosing});
   }
 }
 

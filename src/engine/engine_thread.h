@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -30,8 +28,8 @@ class EngineThread {
   /// The generation ends within one step, and its listener hears no more soon after.
   void cancel(uint64_t id);
 
-  /// Ends all generations with an error, within one step.
-  void abandon(std::string error);
+  /// Ends all generations with an error, within one step; the engine goes on.
+  void abandon();
 
   int64_t longest() const { return scheduler_->longest(); }
   SchedulerStats stats() const;
@@ -52,7 +50,7 @@ class EngineThread {
   std::condition_variable wake_;
   std::vector<Submission> inbox_;
   std::vector<uint64_t> cancelled_;
-  std::optional<std::string> abandon_;  // the error
+  bool abandon_ = false;
   uint64_t next_id_ = 1;
   bool stop_ = false;
   SchedulerStats stats_;

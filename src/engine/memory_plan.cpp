@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/search.h"
 #include "checkpoint/tensor_names.h"
 #include "engine/cached_sequence.h"
 #include "model/cache_spec.h"
@@ -95,25 +96,6 @@ MemoryPlan plan_memory(const Checkpoint& checkpoint, const MemoryRequest& reques
   memory.process = kProcess;
   return memory;
 }
-
-namespace {
-
-/// The largest value in [0, most] for which `fits` holds, given that it holds up to some value.
-template <typename Fits>
-int64_t largest(int64_t most, const Fits& fits) {
-  int64_t low = 0;
-  while (low < most) {
-    const int64_t middle = low + (most - low + 1) / 2;
-    if (fits(middle)) {
-      low = middle;
-    } else {
-      most = middle - 1;
-    }
-  }
-  return low;
-}
-
-}  // namespace
 
 int64_t longest_context(const Checkpoint& checkpoint, MemoryRequest request, size_t memory) {
   return largest(checkpoint.config().max_positions, [&](int64_t context) {

@@ -1,5 +1,6 @@
 #include "engine/prompt_format.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -59,6 +60,17 @@ ChatFormat chat_format_of(const Checkpoint& checkpoint) {
 
 bool has_chat_template(const Checkpoint& checkpoint) {
   return !shipped_template(checkpoint).empty();
+}
+
+std::vector<int> stop_ids_of(const Checkpoint& checkpoint, const Tokenizer& tokenizer) {
+  return merged(checkpoint.stop_ids(), tokenizer.eos_ids());
+}
+
+std::vector<int> merged(std::vector<int> a, const std::vector<int>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  std::sort(a.begin(), a.end());
+  a.erase(std::unique(a.begin(), a.end()), a.end());
+  return a;
 }
 
 std::string_view chat_format_name(ChatFormat format) {

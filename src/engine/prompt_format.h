@@ -23,6 +23,12 @@ std::string_view chat_format_name(ChatFormat format);
 /// The format of that name; nullopt for any other word.
 std::optional<ChatFormat> find_chat_format(std::string_view name);
 
+/// Ids that end generation: those of the configuration, the generation configuration and the tokenizer together.
+/// Sorted.
+std::vector<int> stop_ids_of(const Checkpoint& checkpoint, const Tokenizer& tokenizer);
+/// All of both, sorted, each once.
+std::vector<int> merged(std::vector<int> a, const std::vector<int>& b);
+
 /// Ids of a conversation's prompt (render_chat), BOS exactly once. What users, systems and tools say is text: a control
 /// token spelled in it stays letters and cannot end a turn or open one.
 std::vector<int> encode_conversation(const Tokenizer& tokenizer, ChatFormat format, Json messages, const Json& tools,

@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "base/search.h"
 #include "sampling/distribution.h"
 
 namespace carat {
@@ -31,15 +32,7 @@ PromptLogprob logprob_of(std::span<const float> logits, int token, int top) {
   Distribution distribution;
   const float best = *std::max_element(logits.begin(), logits.end());
   distribution.start(logits, best);
-  const double log_total = std::log(distribution.total());
-  const auto logprob = [&](float logit) {
-    return static_cast<float>((static_cast<double>(logit) - static_cast<double>(best)) - log_total);
-  };
-  PromptLogprob result{.logprob = logprob(logits[static_cast<size_t>(token)]), .top = {}};
-  if (top > 0) {
-    for (const Candidate& c : distribution.best_of_all(top)) result.top.push_back({c.id, logprob(c.logit)});
-  }
-  return result;
+  return {.logprob = distribution.logprob(logits[static_cast<size_t>(token)]), .top = distribution.top_logprobs(top)};
 }
 
 }  // namespace
@@ -56,7 +49,7 @@ Scheduler::Scheduler(Model& model, KvCache& cache, const std::vector<int>& xtc_p
   for (int i = 0; i < cache.layer_count(); ++i) block_bytes_ += cache.block_bytes(i);
   // Slabs are taken whole: a few blocks of each layer may lie idle.
   limit_ = options_.kv_bytes - std::min(options_.kv_bytes, 4 * block_bytes_);
-  longest_ = longest_within(limit_);
+  longest_ = largest(model.config().max_positions, [&](int64_t length) { return cache.bytes_for(length) <= limit_; });
   if (longest_ < 2) {
     fail("{} bytes for keys and values are too few: blocks of {} positions take {} bytes, and a few lie idle",
          options_.kv_bytes, kKvBlock, block_bytes_);
@@ -136,20 +129,6 @@ bool Scheduler::step() {
   return true;
 }
 
-int64_t Scheduler::longest_within(size_t bytes) const {
-  int64_t low = 0;
-  int64_t high = model_.config().max_positions;
-  while (low < high) {
-    const int64_t middle = low + (high - low + 1) / 2;
-    if (cache_.bytes_for(middle) <= bytes) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
-
 SchedulerStats Scheduler::stats() const {
   return {.running = static_cast<int64_t>(running_.size()),
           .waiting = static_cast<int64_t>(waiting_.size()),
@@ -162,8 +141,8 @@ SchedulerStats Scheduler::stats() const {
 
 // --- memory ----------------------------------------------------------------------------------------------------------
 
-std::string Scheduler::name_space(const Generation& generation) const {
-  return generation.request.adapter ? generation.request.adapter->fingerprint() : "";
+std::string_view Scheduler::name_space(const Generation& generation) const {
+  return generation.request.adapter ? std::string_view(generation.request.adapter->fingerprint()) : std::string_view();
 }
 
 /// Bytes that must be free, or can be made free, before a waiting generation starts.

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -163,7 +164,6 @@ class Scheduler {
     bool keeps_prefix() const { return !request.prompt_logprobs && !request.embedding; }
   };
 
-  int64_t longest_within(size_t bytes) const;
   void admit();
   bool waits_for_prefix(const Generation& generation);
   void start(Generation& generation);
@@ -180,7 +180,7 @@ class Scheduler {
   void finish(Generation& generation, FinishReason reason, std::string error = {});
   void sweep();
 
-  std::string name_space(const Generation& generation) const;
+  std::string_view name_space(const Generation& generation) const;
   size_t bytes_to_start(const Generation& generation) const;
 
   Model& model_;

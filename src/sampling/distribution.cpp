@@ -153,11 +153,26 @@ void Distribution::start(std::span<const float> logits, float best) {
   logits_ = logits;
   best_ = best;
   listed_ = false;
+  log_total_.reset();
   sums_.reserve(logits.size() / kBlock + 1);
 }
 
 double Distribution::total() {
   return sum_blocks(AllTokens{logits_}, TemperatureWeight{best_, 1.0f}, sums_);
+}
+
+float Distribution::logprob(float logit) {
+  if (!log_total_) log_total_ = std::log(total());
+  return static_cast<float>((static_cast<double>(logit) - static_cast<double>(best_)) - *log_total_);
+}
+
+std::vector<TokenLogprob> Distribution::top_logprobs(int k) {
+  std::vector<TokenLogprob> top;
+  if (k <= 0) return top;
+  const std::span<const Candidate> best = best_of_all(k);
+  top.reserve(best.size());
+  for (const Candidate& candidate : best) top.push_back({candidate.id, logprob(candidate.logit)});
+  return top;
 }
 
 /// Lists the tokens of logit `lowest` or more.

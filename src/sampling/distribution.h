@@ -1,6 +1,7 @@
 // The distribution over a vocabulary while filters narrow it.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -40,6 +41,10 @@ class Distribution {
   double total();
   /// The k best of all tokens, best first. Valid until another member is called.
   std::span<const Candidate> best_of_all(int k);
+  /// Log-probability at temperature 1, among all tokens, of one with this logit.
+  float logprob(float logit);
+  /// The k most probable of all tokens with theirs, best first.
+  std::vector<TokenLogprob> top_logprobs(int k);
 
  private:
   void list_from(float lowest);
@@ -50,6 +55,7 @@ class Distribution {
   std::span<const float> logits_;
   float best_ = 0.0f;
   bool listed_ = false;
+  std::optional<double> log_total_;  // once it has been asked for
   std::vector<Candidate> list_;
   std::vector<Candidate> selected_;  // scratch of selections
   std::vector<double> sums_;         // weights of the blocks of the vocabulary

@@ -108,18 +108,7 @@ Sampled Sampler::sample(std::span<float> logits, const SamplingParams& params, s
   distribution_.start(logits, best);
 
   Sampled sampled;
-  double log_total = 0.0;
-  const auto logprob_of = [&](float logit) {
-    return static_cast<float>((static_cast<double>(logit) - static_cast<double>(best)) - log_total);
-  };
-  if (params.logprobs) {
-    log_total = std::log(distribution_.total());
-    if (params.top_logprobs > 0) {
-      const auto candidates = distribution_.best_of_all(params.top_logprobs);
-      sampled.top.reserve(candidates.size());
-      for (const Candidate& candidate : candidates) sampled.top.push_back({candidate.id, logprob_of(candidate.logit)});
-    }
-  }
+  if (params.logprobs) sampled.top = distribution_.top_logprobs(params.top_logprobs);
 
   const auto u = [&](uint32_t stream) { return uniform(params.seed, static_cast<uint64_t>(position), stream); };
   if (params.temperature == 0.0f) {
@@ -135,7 +124,7 @@ Sampled Sampler::sample(std::span<float> logits, const SamplingParams& params, s
     if (params.top_k > 0) distribution_.keep_top_k(params.top_k);
     sampled.token = distribution_.draw(params.temperature, u(kTokenStream));
   }
-  if (params.logprobs) sampled.logprob = logprob_of(logits[static_cast<size_t>(sampled.token)]);
+  if (params.logprobs) sampled.logprob = distribution_.logprob(logits[static_cast<size_t>(sampled.token)]);
   return sampled;
 }
 

@@ -33,6 +33,12 @@ class ApiFailure : public std::exception {
   ApiError error_;
 };
 
+/// Throws an ApiFailure.
+[[noreturn]] inline void refuse(int status, std::string message, std::string code = {}, std::string param = {}) {
+  throw ApiFailure(
+      {.status = status, .message = std::move(message), .code = std::move(code), .param = std::move(param)});
+}
+
 /// What a request may say about sampling; what it leaves out the server's flags, the model's recommendation and the
 /// defaults decide, in that order.
 struct SamplingChoice {

@@ -77,7 +77,7 @@ struct Metrics::Impl {
   prometheus::Gauge& resident =
       family(registry, BuildGauge(), "carat_peak_resident_bytes", "Most memory resident so far.").Add({});
   std::mutex mutex;
-  std::map<std::string, Gauges> last;  // by model
+  std::map<std::string, SchedulerStats> last;  // by model
   std::atomic<uint64_t> request_count{0};
   std::atomic<uint64_t> generation_count{0};
   std::atomic<uint64_t> step_count{0};
@@ -117,24 +117,25 @@ void Metrics::generation(std::string_view end, int64_t prompt_tokens, int64_t ca
   impl_->queue_seconds.Observe(queued_seconds);
 }
 
-void Metrics::set(const Gauges& g) {
+void Metrics::set(const std::string& model, const SchedulerStats& stats) {
   const auto number = [](auto value) { return static_cast<double>(value); };
-  impl_->generations.Add({{"model", g.model}, {"state", "running"}}).Set(number(g.running));
-  impl_->generations.Add({{"model", g.model}, {"state", "waiting"}}).Set(number(g.waiting));
-  impl_->kv_bytes.Add({{"model", g.model}, {"what", "in_use"}}).Set(number(g.kv_bytes_in_use));
-  impl_->kv_bytes.Add({{"model", g.model}, {"what", "limit"}}).Set(number(g.kv_bytes_limit));
-  impl_->kv_bytes.Add({{"model", g.model}, {"what", "prefixes"}}).Set(number(g.prefix_bytes));
+  impl_->generations.Add({{"model", model}, {"state", "running"}}).Set(number(stats.running));
+  impl_->generations.Add({{"model", model}, {"state", "waiting"}}).Set(number(stats.waiting));
+  impl_->kv_bytes.Add({{"model", model}, {"what", "in_use"}}).Set(number(stats.kv_bytes_in_use));
+  impl_->kv_bytes.Add({{"model", model}, {"what", "limit"}}).Set(number(stats.kv_bytes_limit));
+  impl_->kv_bytes.Add({{"model", model}, {"what", "prefixes"}}).Set(number(stats.prefixes.bytes));
   // Counters are told their growth.
   const std::lock_guard lock(impl_->mutex);
-  Gauges& before = impl_->last[g.model];
+  SchedulerStats& before = impl_->last[model];
   const auto grow = [&](prometheus::Counter& counter, uint64_t now, uint64_t then) {
     counter.Increment(number(now - std::min(now, then)));
   };
-  grow(impl_->prefixes.Add({{"model", g.model}, {"what", "hits"}}), g.prefix_hits, before.prefix_hits);
-  grow(impl_->prefixes.Add({{"model", g.model}, {"what", "misses"}}), g.prefix_misses, before.prefix_misses);
-  grow(impl_->prefixes.Add({{"model", g.model}, {"what", "tokens"}}), g.prefix_tokens, before.prefix_tokens);
-  grow(impl_->preempted.Add({{"model", g.model}}), g.preempted, before.preempted);
-  before = g;
+  grow(impl_->prefixes.Add({{"model", model}, {"what", "hits"}}), stats.prefixes.hits, before.prefixes.hits);
+  grow(impl_->prefixes.Add({{"model", model}, {"what", "misses"}}), stats.prefixes.misses, before.prefixes.misses);
+  grow(impl_->prefixes.Add({{"model", model}, {"what", "tokens"}}), stats.prefixes.tokens_reused,
+       before.prefixes.tokens_reused);
+  grow(impl_->preempted.Add({{"model", model}}), stats.preempted, before.preempted);
+  before = stats;
   impl_->resident.Set(number(peak_resident_memory()));
 }
 

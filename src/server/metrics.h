@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "engine/scheduler.h"
+
 namespace carat::server {
 
 /// Thread-safe. Names and meanings: docs/serving.md.
@@ -23,20 +25,8 @@ class Metrics {
   void generation(std::string_view end, int64_t prompt_tokens, int64_t cached_tokens, int64_t generated_tokens,
                   double queued_seconds);
 
-  /// The state of a model's engine and of the transport when the metrics are read.
-  struct Gauges {
-    std::string model;
-    int64_t running = 0;
-    int64_t waiting = 0;
-    uint64_t preempted = 0;
-    size_t kv_bytes_in_use = 0;
-    size_t kv_bytes_limit = 0;
-    size_t prefix_bytes = 0;
-    uint64_t prefix_hits = 0;
-    uint64_t prefix_misses = 0;
-    uint64_t prefix_tokens = 0;
-  };
-  void set(const Gauges& gauges);
+  /// The state of a model's engine, and of the transport, when the metrics are read.
+  void set(const std::string& model, const SchedulerStats& stats);
   void set_connections(size_t connections, size_t streams);
 
   /// The text exposition format.

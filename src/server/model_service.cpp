@@ -13,11 +13,6 @@
 namespace carat::server {
 namespace {
 
-[[noreturn]] void refuse(int status, std::string message, std::string code, std::string param) {
-  throw ApiFailure(
-      {.status = status, .message = std::move(message), .code = std::move(code), .param = std::move(param)});
-}
-
 /// Bytes that a model takes beside keys and values: what is read of its files, activations, and the logits of all
 /// generations of a step.
 size_t fixed_bytes(const Checkpoint& checkpoint, const ServingOptions& options) {

@@ -158,6 +158,10 @@ std::string Totals::usage() const {
                      reasoning_tokens_);
 }
 
+std::string Totals::usage_event(std::string_view opening) const {
+  return fmt::format(R"({}"choices":[],"usage":{},"timings":{}}})", opening, usage(), timings()) + "\n\n";
+}
+
 std::string Totals::timings() const {
   const auto rate = [](int64_t tokens, double seconds) {
     return seconds > 0.0 && tokens > 0 ? static_cast<double>(tokens) / seconds : 0.0;

@@ -92,6 +92,8 @@ class Totals {
   std::string usage() const;
   /// An extra that llama-server's clients know: how much was read and written, in how many milliseconds.
   std::string timings() const;
+  /// The last event of a stream that was asked for its usage; `opening` as chunks begin.
+  std::string usage_event(std::string_view opening) const;
 
  private:
   struct Prompt {

@@ -84,9 +84,7 @@ class CompletionStream : public OpenAiAnswer {
   }
 
   void finish() override {
-    if (!include_usage_) return;
-    send(fmt::format(R"({}"choices":[],"usage":{},"timings":{}}})", opening_, totals_.usage(), totals_.timings()) +
-         "\n\n");
+    if (include_usage_) send(totals_.usage_event(opening_));
   }
 
  private:

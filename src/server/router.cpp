@@ -294,19 +294,7 @@ void Router::handle(std::shared_ptr<HttpExchange> inner) {
 }
 
 void Router::refresh_gauges() const {
-  for (const auto& model : service_.served()) {
-    const SchedulerStats s = model->stats();
-    metrics_.set({.model = model->id(),
-                  .running = s.running,
-                  .waiting = s.waiting,
-                  .preempted = s.preempted,
-                  .kv_bytes_in_use = s.kv_bytes_in_use,
-                  .kv_bytes_limit = s.kv_bytes_limit,
-                  .prefix_bytes = s.prefixes.bytes,
-                  .prefix_hits = s.prefixes.hits,
-                  .prefix_misses = s.prefixes.misses,
-                  .prefix_tokens = s.prefixes.tokens_reused});
-  }
+  for (const auto& model : service_.served()) metrics_.set(model->id(), model->stats());
   if (!transport_) return;
   const HttpStats http = transport_();
   metrics_.set_connections(http.connections, http.streams);

@@ -23,17 +23,26 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::vector<int> merged(std::vector<int> a, const std::vector<int>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  std::sort(a.begin(), a.end());
-  a.erase(std::unique(a.begin(), a.end()), a.end());
-  return a;
-}
-
-/// The first of the choices that says something.
-template <typename T>
-void take_if_unset(std::optional<T>& value, const std::optional<T>& fallback) {
-  if (!value) value = fallback;
+/// What `choice` says instead of what `params` say.
+void apply(const SamplingChoice& choice, SamplingParams& params) {
+  const auto take = [](auto& value, const auto& chosen) {
+    if (chosen) value = *chosen;
+  };
+  take(params.temperature, choice.temperature);
+  take(params.top_p, choice.top_p);
+  take(params.min_p, choice.min_p);
+  take(params.xtc_probability, choice.xtc_probability);
+  take(params.xtc_threshold, choice.xtc_threshold);
+  take(params.repetition_penalty, choice.repetition_penalty);
+  take(params.presence_penalty, choice.presence_penalty);
+  take(params.frequency_penalty, choice.frequency_penalty);
+  take(params.top_k, choice.top_k);
+  take(params.repetition_context, choice.repetition_context);
+  take(params.presence_context, choice.presence_context);
+  take(params.frequency_context, choice.frequency_context);
+  take(params.seed, choice.seed);
+  take(params.hlg, choice.hlg);
+  if (!choice.logit_bias.empty()) params.logit_bias = choice.logit_bias;
 }
 
 std::string_view end_name(FinishReason reason, bool failed) {
@@ -51,11 +60,6 @@ std::string_view end_name(FinishReason reason, bool failed) {
       break;
   }
   return "cancelled";
-}
-
-[[noreturn]] void refuse(int status, std::string message, std::string code = {}, std::string param = {}) {
-  throw ApiFailure(
-      {.status = status, .message = std::move(message), .code = std::move(code), .param = std::move(param)});
 }
 
 /// One reply on its way from the engine to a dialect.
@@ -197,7 +201,7 @@ ServedModel::ServedModel(const NamedModel& named, std::shared_ptr<const Checkpoi
       cache_(*device_, model_.cache_spec(kv_choice_for(options.engine, *checkpoint_))),
       format_(chat_format_of(*checkpoint_)),
       markers_(find_markers([&](std::string_view piece) { return tokenizer_->id(piece); })),
-      stop_ids_(merged(checkpoint_->stop_ids(), tokenizer_->eos_ids())) {
+      stop_ids_(stop_ids_of(*checkpoint_, *tokenizer_)) {
   SchedulerOptions scheduling{
       .kv_bytes = kv_bytes,
       .prefix_cache_bytes = std::min(kv_bytes, options.engine.prefix_cache_bytes.value_or(kv_bytes)),
@@ -284,47 +288,19 @@ int64_t ServedModel::count_prompt(const ChatTask& task) const {
 }
 
 SamplingParams ServedModel::sampling_of(const SamplingChoice& asked) const {
-  SamplingChoice c = asked;
-  const SamplingChoice& flags = options_.sampling;
-  take_if_unset(c.temperature, flags.temperature);
-  take_if_unset(c.top_p, flags.top_p);
-  take_if_unset(c.min_p, flags.min_p);
-  take_if_unset(c.xtc_probability, flags.xtc_probability);
-  take_if_unset(c.xtc_threshold, flags.xtc_threshold);
-  take_if_unset(c.repetition_penalty, flags.repetition_penalty);
-  take_if_unset(c.presence_penalty, flags.presence_penalty);
-  take_if_unset(c.frequency_penalty, flags.frequency_penalty);
-  take_if_unset(c.top_k, flags.top_k);
-  take_if_unset(c.repetition_context, flags.repetition_context);
-  take_if_unset(c.presence_context, flags.presence_context);
-  take_if_unset(c.frequency_context, flags.frequency_context);
-  take_if_unset(c.seed, flags.seed);
-  take_if_unset(c.hlg, flags.hlg);
-
   // What the makers of the models recommend, where a model's own files say nothing.
   const Checkpoint::SamplingDefaults& files = checkpoint_->sampling_defaults();
-  SamplingParams p;
-  p.temperature = c.temperature.value_or(static_cast<float>(files.temperature.value_or(1.0)));
-  p.top_k = c.top_k.value_or(files.top_k.value_or(64));
-  p.top_p = c.top_p.value_or(static_cast<float>(files.top_p.value_or(0.95)));
-  p.min_p = c.min_p.value_or(p.min_p);
-  p.xtc_probability = c.xtc_probability.value_or(p.xtc_probability);
-  p.xtc_threshold = c.xtc_threshold.value_or(p.xtc_threshold);
-  p.repetition_penalty = c.repetition_penalty.value_or(p.repetition_penalty);
-  p.repetition_context = c.repetition_context.value_or(p.repetition_context);
-  p.presence_penalty = c.presence_penalty.value_or(p.presence_penalty);
-  p.presence_context = c.presence_context.value_or(0);  // the whole text, as OpenAI documents it
-  p.frequency_penalty = c.frequency_penalty.value_or(p.frequency_penalty);
-  p.frequency_context = c.frequency_context.value_or(0);
-  p.logit_bias = c.logit_bias.empty() ? flags.logit_bias : c.logit_bias;
-  p.hlg = c.hlg.value_or(p.hlg);
-  if (c.seed) {
-    p.seed = *c.seed;
-  } else {
-    thread_local std::mt19937_64 random{std::random_device{}()};
-    p.seed = random();
-  }
-  return p;
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  SamplingParams params;
+  params.temperature = static_cast<float>(files.temperature.value_or(1.0));
+  params.top_k = files.top_k.value_or(64);
+  params.top_p = static_cast<float>(files.top_p.value_or(0.95));
+  params.presence_context = 0;  // the whole text, as OpenAI documents it
+  params.frequency_context = 0;
+  params.seed = random();
+  apply(options_.sampling, params);
+  apply(asked, params);
+  return params;
 }
 
 // --- generations -----------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class ServedModel {
   SchedulerStats stats() const { return engine_->stats(); }
   int64_t longest() const { return engine_->longest(); }
   /// Ends all generations with an error, soon.
-  void abandon() { engine_->abandon("the server is shutting down"); }
+  void abandon() { engine_->abandon(); }
 
   std::shared_ptr<TaskHandle> chat(const ChatTask& task, const std::shared_ptr<ReplyListener>& listener);
   std::shared_ptr<TaskHandle> complete(const CompletionTask& task, const std::shared_ptr<ReplyListener>& listener);
