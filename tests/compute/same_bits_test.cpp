@@ -80,6 +80,9 @@ class SameBitsInEveryFormat : public SameBits {};
 TEST_P(SameBitsInEveryFormat, NormProject) {
   expect_same_bits(NormProject(weight(), width(96), {1, 29}, 1000), precision(), every_count());
 }
+TEST_P(SameBitsInEveryFormat, NormProjectOfABlockAndAPart) {
+  expect_same_bits(NormProject(weight(), width(11 * 32), {1, 29}, 1005), precision(), few_counts());
+}
 TEST_P(SameBitsInEveryFormat, Embed) {
   const TestMatrix table(weight(), 9, width(96), 1010);
   std::vector<int> ids;

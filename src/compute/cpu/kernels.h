@@ -153,9 +153,10 @@ struct Kernels {
   void (*float_dot)(const float* w, int64_t w_stride, int64_t rows, const float* x, int64_t x_stride, int64_t tokens,
                     int64_t cols, float* out, int64_t out_stride);
 
-  /// The same for F16 or BF16 rows as they lie in the file, `row_bytes` apart: converted in registers, for few tokens.
-  void (*narrow_dot)(WeightFormat format, const std::byte* w, int64_t row_bytes, int64_t rows, const float* x,
-                     int64_t x_stride, int64_t tokens, int64_t cols, float* out, int64_t out_stride);
+  /// out[t * out_stride + r - first] = dot(w[r], x[t]) for `count` rows of F16, BF16 or MXFP8 as they lie in the file:
+  /// converted in registers, for few tokens. The same sums as float_dot of what decode_rows gives.
+  void (*narrow_dot)(const Matrix& w, int64_t first, int64_t count, const float* x, int64_t x_stride, int64_t tokens,
+                     float* out, int64_t out_stride);
 
   void (*attend_segment)(const SegmentArgs& args);
   /// Folds a segment's (max, sum, out) into a running one: online softmax over segments in ascending order.

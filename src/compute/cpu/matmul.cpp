@@ -9,8 +9,6 @@ namespace {
 
 // From this many tokens on, decoding weights into panels pays for itself.
 constexpr int64_t kPanelTokens = 6;
-// Up to this many tokens, converting half-precision weights anew for each costs less than a float32 copy of them.
-constexpr int64_t kNarrowTokens = 4;
 // Weight bytes of a decode task: long streams, since every task begins with lines that nobody fetched ahead (48 KiB
 // tasks cost a quarter of the speed); the number of threads shortens them where they would not finish together.
 constexpr int64_t kTaskBytes = 1024 * 1024;
@@ -30,6 +28,12 @@ int64_t panel_budget() {
     return l2 <= 0 ? 320 * 1024 : std::max<int64_t>(kLeast, l2 / 16 * 5);
   }();
   return bytes;
+}
+
+/// Up to this many tokens, converting rows of narrow floats anew for each costs less than a float32 copy of them.
+int64_t narrow_tokens(WeightFormat format) {
+  if (format == WeightFormat::kF16 || format == WeightFormat::kBF16) return 4;
+  return format == WeightFormat::kMxFp8 ? 1 : 0;
 }
 
 int64_t ceil_div(int64_t a, int64_t b) {
@@ -302,10 +306,10 @@ void Matmul::multiply(Activations& x, const Product& product, const Matrix& w, c
     for (int64_t r = 0; r < count; r += kRows) {
       const int64_t rows = std::min(kRows, count - r);
       const std::byte* data = w.data + static_cast<size_t>(first + r) * w.row_bytes;
-      if ((w.format == WeightFormat::kBF16 || w.format == WeightFormat::kF16) && tokens <= kNarrowTokens) {
+      if (tokens <= narrow_tokens(w.format)) {
         for_runs([&](int64_t token, int64_t at, int64_t run) {
-          kernels_.narrow_dot(w.format, data, static_cast<int64_t>(w.row_bytes), rows, x.values_ + token * x.cols_,
-                              x.cols_, run, cols, out + at * stride + r, stride);
+          kernels_.narrow_dot(w, first + r, rows, x.values_ + token * x.cols_, x.cols_, run, out + at * stride + r,
+                              stride);
         });
         continue;
       }
