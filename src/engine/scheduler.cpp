@@ -30,8 +30,7 @@ bool contains(const std::vector<int>& values, int value) {
 /// The log-probability of `token`, and the `top` most probable tokens. `logits` are left as they are.
 PromptLogprob logprob_of(std::span<const float> logits, int token, int top) {
   Distribution distribution;
-  const float best = *std::max_element(logits.begin(), logits.end());
-  distribution.start(logits, best);
+  distribution.start(logits);
   return {.logprob = distribution.logprob(logits[static_cast<size_t>(token)]), .top = distribution.top_logprobs(top)};
 }
 

@@ -22,17 +22,18 @@ class HlgCurve {
   /// Whether the curve is a straight line, so that sampling is by temperature alone.
   bool is_plain() const { return std::isinf(width_) || (shoulder_ <= 0.0f && toe_ <= 0.0f); }
 
-  /// The curve at `below_best` = log-probability minus that of the best token: finite, <= 0.
-  float operator()(float below_best) const {
-    const float z = below_best + pivot_offset_;
-    const float magnitude = std::fabs(z);
-    const float linear = select(magnitude < width_, magnitude, width_);
-    const float excess = magnitude - linear;
-    const float knee = select(z < 0.0f, toe_, shoulder_);
-    const bool rolls = knee > 0.0f;
-    const float divisor = select(rolls, knee, 1.0f);
-    const float value = linear + select(rolls, divisor * log_from_one(1.0f + excess / divisor), excess);
-    return std::copysign(value, z);
+  /// The curve at `below_best` = log-probability minus that of the best token: finite, <= 0. F: float or Floats.
+  template <typename F>
+  F operator()(F below_best) const {
+    const F z = below_best + pivot_offset_;
+    const F magnitude = magnitude_of(z);
+    const F linear = select(magnitude < width_, magnitude, all_equal<F>(width_));
+    const F excess = magnitude - linear;
+    const F knee = select(z < 0.0f, all_equal<F>(toe_), all_equal<F>(shoulder_));
+    const auto rolls = knee > 0.0f;
+    const F divisor = select(rolls, knee, all_equal<F>(1.0f));
+    const F value = linear + select(rolls, divisor * log_from_one(1.0f + excess / divisor), excess);
+    return with_sign_of(value, z);
   }
 
  private:

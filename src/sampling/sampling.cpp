@@ -1,7 +1,6 @@
 #include "sampling/sampling.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
@@ -27,45 +26,6 @@ void expect_not_negative(const char* field, float value) {
 
 void expect_not_negative(const char* field, int value) {
   if (value < 0) fail("{} is {}, expected 0 or more", field, value);
-}
-
-/// Tokens without their bit get -infinity.
-void forbid_others(std::span<float> logits, std::span<const uint64_t> allowed) {
-  constexpr float kNever = -std::numeric_limits<float>::infinity();
-  constexpr size_t kBits = 64;
-  for (size_t begin = 0; begin < logits.size(); begin += kBits) {
-    const size_t end = std::min(begin + kBits, logits.size());
-    const uint64_t bits = begin / kBits < allowed.size() ? allowed[begin / kBits] : 0;
-    if (bits == ~uint64_t{0}) continue;
-    if (bits == 0) {
-      std::fill(logits.begin() + static_cast<std::ptrdiff_t>(begin), logits.begin() + static_cast<std::ptrdiff_t>(end),
-                kNever);
-      continue;
-    }
-    for (size_t i = begin; i < end; ++i) {
-      if ((bits >> (i - begin) & 1) == 0) logits[i] = kNever;
-    }
-  }
-}
-
-/// Replaces NaN by -infinity and +infinity by the largest float, and returns the greatest logit.
-float clean(std::span<float> logits) {
-  constexpr float kLargest = std::numeric_limits<float>::max();
-  constexpr float kNever = -std::numeric_limits<float>::infinity();
-  constexpr size_t kLanes = 16;  // independent maxima, so that the loop can be vectorised
-  std::array<float, kLanes> best;
-  best.fill(kNever);
-  const auto clean_one = [&](float& logit, float& greatest) {
-    const float number = logit >= kNever ? logit : kNever;
-    logit = number < kLargest ? number : kLargest;
-    greatest = logit > greatest ? logit : greatest;
-  };
-  size_t i = 0;
-  for (; i + kLanes <= logits.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) clean_one(logits[i + lane], best[lane]);
-  }
-  for (; i < logits.size(); ++i) clean_one(logits[i], best[0]);
-  return *std::max_element(best.begin(), best.end());
 }
 
 }  // namespace
@@ -102,26 +62,46 @@ void validate(const SamplingParams& params, int64_t vocab) {
 Sampled Sampler::sample(std::span<float> logits, const SamplingParams& params, std::span<const int> history,
                         int64_t position, std::span<const uint64_t> allowed) {
   penalties_.apply(logits, params, history);
-  if (!allowed.empty()) forbid_others(logits, allowed);
-  const float best = clean(logits);
-  if (!std::isfinite(best)) fail("no token can be drawn: all {} logits are -infinity or not numbers", logits.size());
-  distribution_.start(logits, best);
+  const auto u = [&](uint32_t stream) { return uniform(params.seed, static_cast<uint64_t>(position), stream); };
+  const bool draws = params.temperature != 0.0f;
+  const bool filters = draws && !params.hlg.enabled;
+  const bool top_p = filters && params.top_p > 0.0f && params.top_p < 1.0f;
+  const bool xtc =
+      filters && params.xtc_probability > 0.0f && u(kXtcStream) <= static_cast<double>(params.xtc_probability);
+  // Where the order does not matter, the filter that makes a short list comes first: the others look at nothing else.
+  constexpr int kShort = 1024;
+  const bool begin_with_top_k = filters && params.top_k > 0 && params.top_k <= kShort && !xtc;
+  // Log-probabilities take the exact total: then it is not needed roughly.
+  const bool roughly = top_p && begin_with_top_k && !params.logprobs;
+  const auto start = [&] {
+    if (allowed.empty()) {
+      distribution_.start(logits, roughly);
+    } else {
+      distribution_.start(logits, allowed, roughly);
+    }
+  };
+  start();
+  if (distribution_.best() == std::numeric_limits<float>::infinity()) {
+    std::replace(logits.begin(), logits.end(), distribution_.best(), std::numeric_limits<float>::max());
+    start();
+  }
+  if (!std::isfinite(distribution_.best())) {
+    fail("no token can be drawn: all {} logits are -infinity or not numbers", logits.size());
+  }
 
   Sampled sampled;
   if (params.logprobs) sampled.top = distribution_.top_logprobs(params.top_logprobs);
 
-  const auto u = [&](uint32_t stream) { return uniform(params.seed, static_cast<uint64_t>(position), stream); };
-  if (params.temperature == 0.0f) {
-    sampled.token = static_cast<int>(std::find(logits.begin(), logits.end(), best) - logits.begin());
+  if (!draws) {
+    sampled.token = distribution_.best_id();
   } else if (params.hlg.enabled) {
     sampled.token = distribution_.draw(params.hlg, params.temperature, u(kTokenStream));
   } else {
-    if (params.top_p > 0.0f && params.top_p < 1.0f) distribution_.keep_top_p(params.top_p);
+    if (begin_with_top_k) distribution_.keep_top_k(params.top_k);
+    if (top_p) distribution_.keep_top_p(params.top_p);
     if (params.min_p > 0.0f) distribution_.keep_min_p(params.min_p);
-    if (params.xtc_probability > 0.0f && u(kXtcStream) <= static_cast<double>(params.xtc_probability)) {
-      distribution_.drop_top_choices(params.xtc_threshold, xtc_protected_);
-    }
-    if (params.top_k > 0) distribution_.keep_top_k(params.top_k);
+    if (xtc) distribution_.drop_top_choices(params.xtc_threshold, xtc_protected_);
+    if (params.top_k > 0 && !begin_with_top_k) distribution_.keep_top_k(params.top_k);
     sampled.token = distribution_.draw(params.temperature, u(kTokenStream));
   }
   if (params.logprobs) sampled.logprob = distribution_.logprob(logits[static_cast<size_t>(sampled.token)]);

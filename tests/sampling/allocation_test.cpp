@@ -37,7 +37,7 @@ TEST(Allocation, OnlyTheFirstTokenAllocates) {
   std::normal_distribution<float> normal(0.0f, 2.0f);
   std::vector<float> logits(20000), copy(20000);
   std::vector<int> history(100, 5);
-  std::vector<SamplingParams> cases(6);
+  std::vector<SamplingParams> cases(9);
   for (SamplingParams& params : cases) {
     params.temperature = 1.0f;
     params.repetition_penalty = 1.1f;
@@ -49,6 +49,9 @@ TEST(Allocation, OnlyTheFirstTokenAllocates) {
   cases[3].top_k = 40;
   cases[4].xtc_probability = 0.5f, cases[4].min_p = 0.01f;
   cases[5].hlg.enabled = true;
+  cases[6].top_k = 64, cases[6].top_p = 0.95f, cases[6].logprobs = false;
+  cases[7].top_k = 700;
+  cases[8].top_p = 0.95f, cases[8].logprobs = false;
   for (const SamplingParams& params : cases) {
     Sampler sampler;
     int64_t before = 0;
