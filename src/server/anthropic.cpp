@@ -16,7 +16,6 @@ void handle_messages(Service& service, std::shared_ptr<HttpExchange> exchange) {
                                      .request_id = id,
                                      .stream = request.stream,
                                      .marks_cache = request.marks_cache};
-    if (request.stream) options.prompt_tokens = service.count_prompt(request.task);
     send_reply(service, std::move(request.task), exchange, std::make_unique<AnthropicWriter>(std::move(options)),
                request.stream, {{"request-id", id}});
   } catch (const ApiFailure& failure) {

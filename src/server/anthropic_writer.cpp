@@ -89,9 +89,10 @@ AnthropicWriter::AnthropicWriter(Options options)
                 {"content", Json::array()},
                 {"stop_reason", nullptr},
                 {"stop_sequence", nullptr},
-                {"usage", input_usage(options_.prompt_tokens, 0)}}) {}
+                {"usage", input_usage(0, 0)}}) {}
 
-std::string AnthropicWriter::open() {
+std::string AnthropicWriter::open(int64_t prompt_tokens) {
+  message_["usage"] = input_usage(prompt_tokens, 0);
   emit("message_start", {{"message", message_}});
   emit("ping", Json::object());
   return take();

@@ -27,12 +27,11 @@ class AnthropicWriter : public ReplyWriter {
     std::string request_id;
     bool stream = false;
     bool marks_cache = false;
-    int64_t prompt_tokens = 0;  // for message_start
   };
 
   explicit AnthropicWriter(Options options);
 
-  std::string open() override;
+  std::string open(int64_t prompt_tokens) override;
   std::string add(std::span<const ReplyEvent> events, std::span<const TokenReport> tokens) override;
   std::string close(const ReplyEnd& end) override;
   HttpResponse whole() override;

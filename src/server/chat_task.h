@@ -141,6 +141,10 @@ struct ReplyEnd {
 class ReplyListener {
  public:
   virtual ~ReplyListener() = default;
+  /// What the prompt has come to: exactly usage.prompt_tokens. Comes once for a task, before all else, from inside the
+  /// member of Service that was given it, which may still throw afterwards. (What that member returns would come too
+  /// late: the reply does not wait for it.)
+  virtual void on_prompt(int64_t /*tokens*/) {}
   /// New events, and the reports of the tokens that led to them (with logprobs only). Either may be empty.
   virtual void on_reply(int index, std::span<const ReplyEvent> events, std::span<const TokenReport> tokens) = 0;
   virtual void on_end(int index, const ReplyEnd& end) = 0;

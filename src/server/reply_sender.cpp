@@ -29,6 +29,8 @@ class ReplySender : public ReplyListener, public std::enable_shared_from_this<Re
     });
   }
 
+  void on_prompt(int64_t tokens) override { prompt_tokens_ = tokens; }
+
   void on_reply(int /*index*/, std::span<const ReplyEvent> events, std::span<const TokenReport> tokens) override {
     const std::lock_guard lock(mutex_);
     if (exchange_->gone()) return;
@@ -50,7 +52,7 @@ class ReplySender : public ReplyListener, public std::enable_shared_from_this<Re
     if (!stream_ || begun_) return;
     begun_ = true;
     exchange_->begin_events(std::move(headers_));
-    write(writer_->open());
+    write(writer_->open(prompt_tokens_));
   }
 
   void finish(const ReplyEnd& end) {
@@ -77,6 +79,7 @@ class ReplySender : public ReplyListener, public std::enable_shared_from_this<Re
   std::shared_ptr<HttpExchange> exchange_;
   std::unique_ptr<ReplyWriter> writer_;
   Headers headers_;
+  int64_t prompt_tokens_ = 0;
   bool stream_;
   bool begun_ = false;
   bool ended_ = false;

@@ -1,6 +1,7 @@
 // One reply on its way to one client, whole or as a stream of events; a dialect supplies the words.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,7 +22,8 @@ std::string named_event(std::string_view name, const Json& data);
 class ReplyWriter {
  public:
   virtual ~ReplyWriter() = default;
-  virtual std::string open() = 0;
+  /// `prompt_tokens`: what usage will say.
+  virtual std::string open(int64_t prompt_tokens) = 0;
   virtual std::string add(std::span<const ReplyEvent> events, std::span<const TokenReport> tokens) = 0;
   /// `end` may carry an error: the stream then ends with the dialect's event for it.
   virtual std::string close(const ReplyEnd& end) = 0;

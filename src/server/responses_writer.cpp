@@ -53,7 +53,7 @@ size_t first_token_of(const std::vector<TokenReport>& tokens, std::string_view t
 
 ResponsesWriter::ResponsesWriter(Options options) : options_(std::move(options)) {}
 
-std::string ResponsesWriter::open() {
+std::string ResponsesWriter::open(int64_t /*prompt_tokens*/) {
   emit_response("response.created");
   emit_response("response.in_progress");
   return take();

@@ -32,7 +32,7 @@ class ResponsesWriter : public ReplyWriter {
 
   explicit ResponsesWriter(Options options);
 
-  std::string open() override;
+  std::string open(int64_t prompt_tokens) override;
   std::string add(std::span<const ReplyEvent> events, std::span<const TokenReport> tokens) override;
   std::string close(const ReplyEnd& end) override;
   HttpResponse whole() override;

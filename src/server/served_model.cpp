@@ -341,6 +341,7 @@ std::shared_ptr<TaskHandle> ServedModel::start(const GenerationTask& task, Gener
   reply.stop = task.stop;
   reply.logprobs = task.logprobs;
 
+  listener->on_prompt(static_cast<int64_t>(request.prompt.size()));
   auto handle = std::make_shared<Handle>(*engine_);
   const uint64_t seed = request.sampling.seed;
   try {

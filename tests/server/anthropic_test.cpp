@@ -354,7 +354,10 @@ TEST(AnthropicReply, StreamHasTheEventsInOrder) {
                                       "text_delta 1", "text_delta 1", "content_block_stop 1", "content_block_start 2",
                                       "input_json_delta 2", "content_block_stop 2", "content_block_start 3",
                                       "text_delta 3", "content_block_stop 3", "message_delta", "message_stop"}));
-  EXPECT_EQ(exchange->chunks()[0]["message"]["usage"]["input_tokens"], 17);  // what count_prompt says
+  EXPECT_EQ(exchange->chunks()[0]["message"]["usage"]["input_tokens"], FakeService::kPromptTokens);
+  // Rendered and compiled once, not a second time to be counted.
+  EXPECT_EQ(service.chats.size(), 1u);
+  EXPECT_TRUE(service.counted.empty());
 }
 
 TEST(AnthropicReply, StreamAndWholeAreTheSameMessage) {
@@ -479,11 +482,12 @@ TEST(AnthropicCount, IsThePromptOfTheSameTask) {
   const std::string body = body_with(R"({"system":"S","tools":[{"name":"f","input_schema":{}}]})");
   const auto exchange = std::make_shared<FakeExchange>(body);
   handle_count_tokens(service, exchange);
-  EXPECT_EQ(exchange->json(), Json({{"input_tokens", 17}}));
+  EXPECT_EQ(exchange->json(), Json({{"input_tokens", FakeService::kPromptTokens}}));
   handle_messages(service, std::make_shared<FakeExchange>(body));
-  ASSERT_EQ(service.chats.size(), 2u);
-  EXPECT_EQ(service.chats[0].messages, service.chats[1].messages);
-  EXPECT_EQ(service.chats[0].tools, service.chats[1].tools);
+  ASSERT_EQ(service.counted.size(), 1u);
+  ASSERT_EQ(service.chats.size(), 1u);
+  EXPECT_EQ(service.counted[0].messages, service.chats[0].messages);
+  EXPECT_EQ(service.counted[0].tools, service.chats[0].tools);
   const auto refused = std::make_shared<FakeExchange>("{}");
   handle_count_tokens(service, refused);
   EXPECT_EQ(refused->status(), 400);

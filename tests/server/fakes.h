@@ -163,7 +163,10 @@ class FakeService : public Service {
     std::shared_ptr<FakeHandle> handle;
   };
 
+  static constexpr int64_t kPromptTokens = 17;  // of every prompt
+
   std::vector<ChatTask> chats;
+  std::vector<ChatTask> counted;  // by count_prompt()
   std::vector<CompletionTask> completions;
   std::vector<Reply> replies;                       // one a task, in order
   std::function<void(ReplyListener&, int)> script;  // (listener, number of the task), called before chat() returns
@@ -201,8 +204,8 @@ class FakeService : public Service {
   }
   int64_t count_prompt(const ChatTask& task) override {
     model_id(task.model);
-    chats.push_back(task);
-    return 17;
+    counted.push_back(task);
+    return kPromptTokens;
   }
 
   void embed(const std::string& model, std::vector<std::vector<int>> inputs,
@@ -261,6 +264,7 @@ class FakeService : public Service {
     const int number = static_cast<int>(replies.size());
     if (refusal && number >= refuse_from) throw ApiFailure(*refusal);
     auto handle = std::make_shared<FakeHandle>();
+    listener->on_prompt(kPromptTokens);
     replies.push_back({listener, handle});
     if (script) script(*listener, number);
     return handle;

@@ -31,7 +31,16 @@ class Collected final : public ReplyListener {
     std::vector<ReplyEvent> calls;
     std::vector<TokenReport> tokens;
     std::optional<ReplyEnd> end;
+    int64_t prompt_tokens = 0;  // as on_prompt() has it
   };
+
+  void on_prompt(int64_t tokens) override {
+    for (Reply& reply : replies_) {
+      EXPECT_EQ(reply.prompt_tokens, 0);
+      EXPECT_TRUE(reply.text.empty() && reply.reasoning.empty() && reply.calls.empty() && !reply.end);
+      reply.prompt_tokens = tokens;
+    }
+  }
 
   void on_reply(int index, std::span<const ReplyEvent> events, std::span<const TokenReport> tokens) override {
     const std::lock_guard lock(mutex_);
@@ -151,7 +160,9 @@ TEST_F(ModelServiceTest, ChoicesDifferAndTheFirstIsThatOfARequestForOne) {
 
 TEST_F(ModelServiceTest, CountingIsWhatIsRead) {
   ChatTask task = chat_task("count me, with tools");
-  EXPECT_EQ(service_.count_prompt(task), chat(task)[0].end->usage.prompt_tokens);
+  const auto reply = chat(task)[0];
+  EXPECT_EQ(service_.count_prompt(task), reply.end->usage.prompt_tokens);
+  EXPECT_EQ(reply.prompt_tokens, reply.end->usage.prompt_tokens);
   task.tools = Json::parse(
       R"([{"type": "function", "function": {"name": "f", "description": "d",
           "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}}])");

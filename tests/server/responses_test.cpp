@@ -554,7 +554,7 @@ TEST(ResponsesCount, IsThePromptOfTheSameTask) {
   handle_response_input_tokens(server.service, exchange, server.store);
   EXPECT_EQ(exchange->json(), Json::parse(R"({"object":"response.input_tokens","input_tokens":17})"));
   server.post(R"({"input":"Hi","instructions":"I"})");
-  EXPECT_EQ(server.service.chats[0].messages, server.service.chats[1].messages);
+  EXPECT_EQ(server.service.counted[0].messages, server.service.chats[0].messages);
 }
 
 }  // namespace
