@@ -12,8 +12,9 @@
 namespace carat {
 
 /// Runs the iterations of a loop on a fixed set of threads. The calling thread takes part, so a pool of one thread
-/// starts none. Iterations are handed out dynamically; which thread runs which is unspecified, so a body must write
-/// only what belongs to its own iteration. Between loops the workers spin briefly, then sleep.
+/// starts none. Every thread has its share of consecutive iterations, in order, and takes from the others' when it is
+/// done; which thread runs which is unspecified, so a body must write only what belongs to its own iteration. Between
+/// loops the workers spin briefly, then sleep.
 /// One loop at a time: `run` must not be called from two threads at once, nor from inside a body. Bodies must not
 /// throw.
 class ThreadPool {
@@ -42,24 +43,33 @@ class ThreadPool {
  private:
   using Call = void (*)(const void* context, int64_t i, int thread);
 
+  // Lines of the cache are fetched by twos.
+  static constexpr size_t kApart = 128;
+
+  // The loop in progress: written by the forking thread alone, while nobody is inside. Its number is even while it is
+  // closed, odd while it is open. A worker that wants to enter an open loop says so in its own share and then looks
+  // whether it is still open; the forking thread closes it when no iteration is left to hand out, and then waits for
+  // those who said so. One of the two sees the other, so a worker that the system has not scheduled delays nobody, and
+  // nothing is written by more than one thread except what is left of the shares.
+  struct alignas(kApart) Loop {
+    std::atomic<uint64_t> number{0};
+    Call call = nullptr;
+    const void* context = nullptr;
+  };
+  // What a thread is to do, [next, end).
+  struct alignas(kApart) Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+    alignas(kApart) std::atomic<uint64_t> inside{0};  // the open loop that its thread is in, or 0
+  };
+
   void fork_join(int64_t count, Call call, const void* context);
   void work(int thread);
   void drain(int thread);
 
-  // The loop in progress, or none, in one word: [epoch | open | workers inside]. A worker may enter while the loop is
-  // open; the forking thread closes it when no iteration is left to hand out, and waits for those inside only. So a
-  // worker that the system has not scheduled delays nobody.
-  static constexpr uint64_t kOpen = uint64_t{1} << 16;
-  static constexpr uint64_t kInside = kOpen - 1;
-  static constexpr uint64_t kEpoch = uint64_t{1} << 17;
-
   std::vector<std::thread> workers_;
-  // What the loop does: written while it is closed and empty, read by workers inside.
-  Call call_ = nullptr;
-  const void* context_ = nullptr;
-  int64_t count_ = 0;
-  alignas(64) std::atomic<int64_t> next_{0};
-  alignas(64) std::atomic<uint64_t> gate_{0};
+  Loop loop_;
+  std::vector<Share> shares_;  // one a thread, the forking one's first
   std::atomic<bool> stop_{false};
   std::atomic<int> sleepers_{0};
   std::mutex mutex_;

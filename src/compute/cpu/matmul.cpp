@@ -9,9 +9,10 @@ namespace {
 
 // From this many tokens on, decoding weights into panels pays for itself.
 constexpr int64_t kPanelTokens = 6;
-// Weight bytes of a decode task: long streams, since every task begins with lines that nobody fetched ahead (48 KiB
-// tasks cost a quarter of the speed); the number of threads shortens them where they would not finish together.
+// Weight bytes of a decode task, at most: a thread's tasks follow each other in memory, but those that it takes from
+// others begin with lines that nobody fetched ahead. And how many tasks a thread should have, to finish with the others.
 constexpr int64_t kTaskBytes = 1024 * 1024;
+constexpr int64_t kTasksPerThread = 4;
 // Panels of a strip, where kernels take strips: more than these save little of the tokens' way from the L3 cache. And
 // tokens that a task should have at least for its rows to be worth decoding.
 constexpr int64_t kStripPanels = 8;
@@ -38,6 +39,11 @@ int64_t narrow_tokens(WeightFormat format) {
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
+}
+
+/// Bytes of weights that make one output.
+int64_t bytes_of_row(const Product& p) {
+  return static_cast<int64_t>(p.w.row_bytes + p.w.scale_row_bytes) * (p.gate ? 2 : 1);
 }
 
 }  // namespace
@@ -174,6 +180,11 @@ void Matmul::run(Activations& x, std::span<const Product> products) {
     reduce_for_adapters(x, products);
 
   tasks_.clear();
+  int64_t dot_bytes = 0;  // of the weights that are read row by row
+  for (const Product& p : products) {
+    if (!p.tokens.empty() && !on_panels(p)) dot_bytes += p.w.rows * bytes_of_row(p);
+  }
+  const int64_t task_bytes = std::min(kTaskBytes, dot_bytes / (kTasksPerThread * pool_.threads()));
   for (size_t i = 0; i < products.size(); ++i) {
     const Product& p = products[i];
     if (p.tokens.empty()) continue;
@@ -181,20 +192,10 @@ void Matmul::run(Activations& x, std::span<const Product> products) {
       add_panel_tasks(x, p, static_cast<int>(i));
       continue;
     }
-    const auto row_bytes = static_cast<int64_t>(p.w.row_bytes + p.w.scale_row_bytes);
-    int64_t count = std::clamp<int64_t>(kTaskBytes / std::max<int64_t>(row_bytes, 1), 4, 2048);
-    count = std::min(count, std::max<int64_t>(4, ceil_div(p.w.rows, 4 * pool_.threads())));
-    count = ceil_div(count, 4) * 4;
-    // Tasks are handed out in turn, so every thread reads on where it stopped: its share of the rows is of one piece.
-    const int64_t all = ceil_div(p.w.rows, count);
-    const int64_t shares = std::min<int64_t>(pool_.threads(), all);
-    const int64_t share = ceil_div(all, shares);
-    for (int64_t k = 0; k < share; ++k) {
-      for (int64_t task = k; task < all; task += share) {
-        const int64_t first = task * count;
-        tasks_.push_back(
-            {static_cast<int>(i), first, std::min(count, p.w.rows - first), 0, static_cast<int64_t>(p.tokens.size())});
-      }
+    const int64_t count = std::max<int64_t>(ceil_div(task_bytes, 4 * std::max<int64_t>(bytes_of_row(p), 1)) * 4, 4);
+    for (int64_t first = 0; first < p.w.rows; first += count) {
+      tasks_.push_back(
+          {static_cast<int>(i), first, std::min(count, p.w.rows - first), 0, static_cast<int64_t>(p.tokens.size())});
     }
   }
   pool_.run(static_cast<int64_t>(tasks_.size()), [&](int64_t i, int thread) {
