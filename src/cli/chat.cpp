@@ -334,7 +334,7 @@ int converse(Chat& chat, LineReader& reader) {
 }
 
 int run(const Flags& flags) {
-  flags.sampling.check();
+  flags.sampling.choice();  // bad values are found before the model is loaded
   LineReader reader(history_file());
   EngineOptions options = flags.model.engine_options();
   options.prefix_cache_bytes = flags.prefix_cache;

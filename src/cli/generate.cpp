@@ -72,7 +72,7 @@ Json token_json(const Engine& engine, const Piece& piece) {
 }
 
 int run(const Flags& flags) {
-  flags.sampling.check();
+  flags.sampling.choice();  // bad values are found before the model is loaded
   const std::string prompt = text_input(flags.prompt, flags.file, "the prompt");
   // With --raw an empty text is a beginning too: that of any text.
   if (prompt.find_first_not_of(" \t\r\n") == std::string::npos && !flags.raw) fail("the prompt is empty");

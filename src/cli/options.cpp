@@ -99,72 +99,62 @@ void add_kv_flags(CLI::App& verb, KvFlags& flags) {
 
 void add_sampling_flags(CLI::App& verb, SamplingFlags& flags) {
   const std::string group = "Sampling";
-  verb.add_option("--temperature,--temp", flags.temperature, "0 is greedy (default: the model's recommendation)")
+  SamplingChoice& values = flags.values;
+  verb.add_option("--temperature,--temp", values.temperature, "0 is greedy (default: the model's recommendation)")
       ->group(group);
   verb.add_flag("--greedy", flags.greedy, "Always the most probable token")->group(group);
-  verb.add_option("--top-k", flags.top_k, "Keep the k best tokens")->group(group);
-  verb.add_option("--top-p", flags.top_p, "Keep the best tokens up to this probability together")->group(group);
-  verb.add_option("--min-p", flags.min_p, "Drop tokens below this share of the best one's probability")->group(group);
-  verb.add_option("--xtc-probability", flags.xtc_probability, "How often to drop the top choices")->group(group);
-  verb.add_option("--xtc-threshold", flags.xtc_threshold, "Probability above which a token counts as a top choice")
+  verb.add_option("--top-k", values.top_k, "Keep the k best tokens")->group(group);
+  verb.add_option("--top-p", values.top_p, "Keep the best tokens up to this probability together")->group(group);
+  verb.add_option("--min-p", values.min_p, "Drop tokens below this share of the best one's probability")->group(group);
+  verb.add_option("--xtc-probability", values.xtc_probability, "How often to drop the top choices")->group(group);
+  verb.add_option("--xtc-threshold", values.xtc_threshold, "Probability above which a token counts as a top choice")
       ->group(group);
-  verb.add_option("--repetition-penalty", flags.repetition_penalty, "Divides the logits of recent tokens")
+  verb.add_option("--repetition-penalty", values.repetition_penalty, "Divides the logits of recent tokens")
       ->group(group);
-  verb.add_option("--repetition-context", flags.repetition_context, "How many tokens back (0: all)")->group(group);
-  verb.add_option("--presence-penalty", flags.presence_penalty, "Subtracted once for each recent token")->group(group);
-  verb.add_option("--presence-context", flags.presence_context, "How many tokens back (0: all)")->group(group);
-  verb.add_option("--frequency-penalty", flags.frequency_penalty, "Subtracted for each recent occurrence")
+  verb.add_option("--repetition-context", values.repetition_context, "How many tokens back (0: all)")->group(group);
+  verb.add_option("--presence-penalty", values.presence_penalty, "Subtracted once for each recent token")->group(group);
+  verb.add_option("--presence-context", values.presence_context, "How many tokens back (0: all)")->group(group);
+  verb.add_option("--frequency-penalty", values.frequency_penalty, "Subtracted for each recent occurrence")
       ->group(group);
-  verb.add_option("--frequency-context", flags.frequency_context, "How many tokens back (0: all)")->group(group);
+  verb.add_option("--frequency-context", values.frequency_context, "How many tokens back (0: all)")->group(group);
   verb.add_option("--logit-bias", flags.logit_bias, "ID:BIAS, added to that token's logit; may be repeated")
       ->allow_extra_args(false)
       ->group(group);
-  verb.add_flag("--hlg", flags.hlg, "Tone curve over log-probabilities instead of the filters above")->group(group);
-  verb.add_option("--hlg-width", flags.hlg_width, "Where the curve's linear part ends")->group(group);
-  verb.add_option("--hlg-shoulder", flags.hlg_shoulder, "Softness of its upper end")->group(group);
-  verb.add_option("--hlg-toe", flags.hlg_toe, "Softness of its lower end")->group(group);
-  verb.add_option("--hlg-pivot-offset", flags.hlg_pivot_offset, "How far below the best token its middle lies")
+  verb.add_flag("--hlg", flags.hlg.enabled, "Tone curve over log-probabilities instead of the filters above")
       ->group(group);
-  verb.add_option("--seed", flags.seed, "Same seed, same text (default: a fresh one)")
+  verb.add_option("--hlg-width", flags.hlg.width, "Where the curve's linear part ends")->group(group);
+  verb.add_option("--hlg-shoulder", flags.hlg.shoulder, "Softness of its upper end")->group(group);
+  verb.add_option("--hlg-toe", flags.hlg.toe, "Softness of its lower end")->group(group);
+  verb.add_option("--hlg-pivot-offset", flags.hlg.pivot_offset, "How far below the best token its middle lies")
+      ->group(group);
+  verb.add_option("--seed", values.seed, "Same seed, same text (default: a fresh one)")
       ->check(CLI::NonNegativeNumber)
       ->group(group);
 }
 
-SamplingParams SamplingFlags::resolve(SamplingParams p) const {
-  const auto set = [](auto& field, const auto& flag) {
-    if (flag) field = *flag;
-  };
-  set(p.temperature, temperature);
-  set(p.top_k, top_k);
-  set(p.top_p, top_p);
-  set(p.min_p, min_p);
-  set(p.xtc_probability, xtc_probability);
-  set(p.xtc_threshold, xtc_threshold);
-  set(p.repetition_penalty, repetition_penalty);
-  set(p.repetition_context, repetition_context);
-  set(p.presence_penalty, presence_penalty);
-  set(p.presence_context, presence_context);
-  set(p.frequency_penalty, frequency_penalty);
-  set(p.frequency_context, frequency_context);
-  p.hlg.enabled = hlg;
-  set(p.hlg.width, hlg_width);
-  set(p.hlg.shoulder, hlg_shoulder);
-  set(p.hlg.toe, hlg_toe);
-  set(p.hlg.pivot_offset, hlg_pivot_offset);
-  if (greedy) p.temperature = 0.0f;
-  for (const std::string& bias : logit_bias) p.logit_bias.push_back(parse_bias(bias));
+SamplingChoice SamplingFlags::choice() const {
+  SamplingChoice choice = values;
+  choice.hlg = hlg;
+  if (greedy) choice.temperature = 0.0f;
+  for (const std::string& bias : logit_bias) choice.logit_bias.push_back(parse_bias(bias));
+  SamplingParams params;
+  choice.apply_to(params);
   try {
-    validate(p);
+    validate(params);
   } catch (const Error& error) {
     throw UsageError(error.what());
   }
-  if (seed) {
-    p.seed = *seed;
-  } else {
+  return choice;
+}
+
+SamplingParams SamplingFlags::resolve(SamplingParams recommended) const {
+  const SamplingChoice chosen = choice();
+  chosen.apply_to(recommended);
+  if (!chosen.seed) {
     std::random_device device;
-    p.seed = (uint64_t{device()} << 32) | device();
+    recommended.seed = (uint64_t{device()} << 32) | device();
   }
-  return p;
+  return recommended;
 }
 
 void add_examples(CLI::App& verb, const std::string& examples) {

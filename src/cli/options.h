@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "carat/engine.h"
+#include "sampling/sampling_choice.h"
 
 namespace CLI {
 class App;
@@ -52,19 +53,15 @@ void add_model_argument(CLI::App& verb, std::string& model);
 
 /// Sampling flags; unset ones keep the model's recommendation (or greedy).
 struct SamplingFlags {
-  std::optional<float> temperature, top_p, min_p, xtc_probability, xtc_threshold;
-  std::optional<float> repetition_penalty, presence_penalty, frequency_penalty;
-  std::optional<int> top_k, repetition_context, presence_context, frequency_context;
-  std::optional<uint64_t> seed;
+  SamplingChoice values;                // of the flags that have one; hlg and logit_bias are below
   std::vector<std::string> logit_bias;  // "ID:BIAS"
   bool greedy = false;
-  bool hlg = false;
-  std::optional<float> hlg_width, hlg_shoulder, hlg_toe, hlg_pivot_offset;
+  HlgParams hlg;
 
-  /// Without --seed every call draws a fresh one. Throws UsageError naming the value that is malformed or out of range.
+  /// What was chosen. Throws UsageError naming the value that is malformed or out of range.
+  SamplingChoice choice() const;
+  /// The recommendation with what was chosen. Without --seed every call draws a fresh one. Throws like choice().
   SamplingParams resolve(SamplingParams recommended) const;
-  /// Throws like resolve, before a model has been loaded.
-  void check() const { resolve({}); }
 };
 
 void add_sampling_flags(CLI::App& verb, SamplingFlags& flags);

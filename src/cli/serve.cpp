@@ -72,27 +72,6 @@ NamedModel named_model(const std::string& text) {
   return model;
 }
 
-server::SamplingChoice sampling_choice(const SamplingFlags& flags) {
-  flags.check();
-  server::SamplingChoice c;
-  c.temperature = flags.greedy ? std::optional(0.0f) : flags.temperature;
-  c.top_p = flags.top_p;
-  c.min_p = flags.min_p;
-  c.xtc_probability = flags.xtc_probability;
-  c.xtc_threshold = flags.xtc_threshold;
-  c.repetition_penalty = flags.repetition_penalty;
-  c.presence_penalty = flags.presence_penalty;
-  c.frequency_penalty = flags.frequency_penalty;
-  c.top_k = flags.top_k;
-  c.repetition_context = flags.repetition_context;
-  c.presence_context = flags.presence_context;
-  c.frequency_context = flags.frequency_context;
-  c.seed = flags.seed;
-  c.logit_bias = flags.resolve({}).logit_bias;
-  if (flags.hlg) c.hlg = flags.resolve({}).hlg;
-  return c;
-}
-
 /// Gives the flags that a file names, unless the command line has them, the file's values.
 void read_config(CLI::App& verb, const std::string& path) {
   if (!std::filesystem::is_regular_file(path)) throw UsageError("--config: there is no file " + path);
@@ -155,7 +134,7 @@ int run(Flags flags) {
   options.serving.max_running = flags.max_running;
   options.serving.max_waiting = flags.max_waiting;
   options.serving.mixed_rows = flags.step_rows;
-  options.serving.sampling = sampling_choice(flags.sampling);
+  options.serving.sampling = flags.sampling.choice();
   options.serving.max_tokens = flags.max_tokens;
   options.serving.thinking = flags.thinking;
   if (!flags.template_arguments.empty() && !flags.thinking) {

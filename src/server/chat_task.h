@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "carat/sampling.h"
 #include "chat/chat.h"
+#include "sampling/sampling_choice.h"
 
 namespace carat::server {
 
@@ -39,21 +39,11 @@ class ApiFailure : public std::exception {
       {.status = status, .message = std::move(message), .code = std::move(code), .param = std::move(param)});
 }
 
-/// What a request may say about sampling; what it leaves out the server's flags, the model's recommendation and the
-/// defaults decide, in that order.
-struct SamplingChoice {
-  std::optional<float> temperature, top_p, min_p, xtc_probability, xtc_threshold;
-  std::optional<float> repetition_penalty, presence_penalty, frequency_penalty;
-  std::optional<int> top_k, repetition_context, presence_context, frequency_context;
-  std::optional<uint64_t> seed;
-  std::vector<std::pair<int, float>> logit_bias;
-  std::optional<HlgParams> hlg;
-};
-
 /// What all generating requests share.
 struct GenerationTask {
   std::string model;    // as the client named it: "", an id, or "id:adapter"
   std::string adapter;  // "", "none", "a", "a+b"
+  // What it leaves open the server's flags, the model's recommendation and the defaults decide, in that order.
   SamplingChoice sampling;
   std::optional<int> max_tokens;
   std::vector<std::string> stop;

@@ -23,28 +23,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// What `choice` says instead of what `params` say.
-void apply(const SamplingChoice& choice, SamplingParams& params) {
-  const auto take = [](auto& value, const auto& chosen) {
-    if (chosen) value = *chosen;
-  };
-  take(params.temperature, choice.temperature);
-  take(params.top_p, choice.top_p);
-  take(params.min_p, choice.min_p);
-  take(params.xtc_probability, choice.xtc_probability);
-  take(params.xtc_threshold, choice.xtc_threshold);
-  take(params.repetition_penalty, choice.repetition_penalty);
-  take(params.presence_penalty, choice.presence_penalty);
-  take(params.frequency_penalty, choice.frequency_penalty);
-  take(params.top_k, choice.top_k);
-  take(params.repetition_context, choice.repetition_context);
-  take(params.presence_context, choice.presence_context);
-  take(params.frequency_context, choice.frequency_context);
-  take(params.seed, choice.seed);
-  take(params.hlg, choice.hlg);
-  if (!choice.logit_bias.empty()) params.logit_bias = choice.logit_bias;
-}
-
 std::string_view end_name(FinishReason reason, bool failed) {
   if (failed) return "error";
   switch (reason) {
@@ -298,8 +276,8 @@ SamplingParams ServedModel::sampling_of(const SamplingChoice& asked) const {
   params.presence_context = 0;  // the whole text, as OpenAI documents it
   params.frequency_context = 0;
   params.seed = random();
-  apply(options_.sampling, params);
-  apply(asked, params);
+  options_.sampling.apply_to(params);
+  asked.apply_to(params);
   return params;
 }
 
