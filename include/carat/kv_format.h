@@ -35,6 +35,8 @@ struct KvFormat {
     return {Kind::kRotated, static_cast<uint8_t>(bits), static_cast<uint8_t>(group)};
   }
 
+  constexpr bool is_coded() const { return group != 0; }
+
   friend constexpr bool operator==(const KvFormat&, const KvFormat&) = default;
 };
 inline constexpr KvFormat KvFormat::kF32{Kind::kFloat32, 32, 0};
@@ -44,13 +46,19 @@ inline constexpr KvFormat KvFormat::kBF16{Kind::kBfloat16, 16, 0};
 /// "f16", "q8", "q4g64" (spread, of a group other than 32), "mlx8" (affine), "turbo3".
 std::string kv_format_name(KvFormat format);
 
+/// Most positions that can be kept beside their codes.
+constexpr int kMostRecentKv = 1 << 20;
+
 /// The formats of one layer.
 struct KvFormats {
   KvFormat k, v;
+  /// At least so many of the latest positions are read as f16 instead of their codes; 0 to kMostRecentKv. Only layers
+  /// without a window whose keys or values are coded heed it.
+  int recent = 0;
 
   KvFormats() = default;
   KvFormats(KvFormat both) : k(both), v(both) {}
-  KvFormats(KvFormat k, KvFormat v) : k(k), v(v) {}
+  KvFormats(KvFormat k, KvFormat v, int recent = 0) : k(k), v(v), recent(recent) {}
   friend constexpr bool operator==(const KvFormats&, const KvFormats&) = default;
 };
 
@@ -71,6 +79,8 @@ struct KvChoice {
   KvChoice(KvFormats full, KvFormats sliding) : full(full), sliding(sliding) {}
 
   KvFormats of(int layer, bool sliding_layer) const;
+  /// Sets KvFormats::recent of every layer that heeds it.
+  void keep_recent(int positions);
   friend bool operator==(const KvChoice&, const KvChoice&) = default;
 };
 
@@ -81,7 +91,7 @@ KvFormat parse_kv_format(std::string_view name);
 /// The same for all layers, or turbo:kAvB (turbo alone: k8v3), where layers without a window store spread keys of A
 /// bits in groups of 32 and rotated values of B bits, and others f16. Throws Error.
 KvChoice parse_kv_choice(std::string_view name);
-/// parse_kv_choice() of this gives the choice back when there are no exceptions: "q8", "k:q8 v:q4", "turbo:k8v3".
+/// "q8", "k:q8 v:q4", "turbo:k8v3", "q4, the latest 128 also f16": for people.
 std::string kv_choice_name(const KvChoice& choice);
 
 }  // namespace carat

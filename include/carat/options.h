@@ -21,6 +21,8 @@ struct EngineOptions {
   Precision precision = Precision::kFast;
   /// Default: what kv_config.json in the model's directory says, else f16; f32 in exact mode.
   std::optional<KvChoice> kv = std::nullopt;
+  /// Sets KvFormats::recent of every layer, whatever `kv` or that file say: 0 to kMostRecentKv.
+  std::optional<int> kv_recent = std::nullopt;
   int chunk = 512;  // prompt tokens per forward; results do not depend on it
   /// Most bytes of keys and values kept of earlier prompts, for prompts that begin like them; 0 for none. Default: a
   /// tenth of the memory, at most 1 GiB.

@@ -23,12 +23,14 @@ constexpr std::string_view kHeaderKey = "carat_kv_cache";
 constexpr std::string_view kDigestName = "sha256";
 constexpr size_t kDigestBytes = 64;  // in hexadecimal
 
-/// "1x256 f16 q8 0, …": heads, width, formats of keys and values, and window of each layer.
+/// "1x256 f16 q8 0, …": heads, width, formats of keys and values, and window of each layer; of rings that keep the
+/// latest positions of others "1x256 f16 f16 128 by 256".
 std::string layout_of(const KvCacheSpec& spec) {
   std::string layout;
   for (const KvLayerSpec& layer : spec.layers) {
     layout += fmt::format("{}{}x{} {} {} {}", layout.empty() ? "" : ", ", layer.kv_heads, layer.head_dim,
                           kv_format_name(layer.k_format), kv_format_name(layer.v_format), layer.window);
+    if (layer.window_step > 1) layout += fmt::format(" by {}", layer.window_step);
   }
   return layout;
 }

@@ -17,9 +17,20 @@ size_t block_bytes_of(const KvLayerSpec& layer) {
 }
 
 /// Blocks of the layer's ring; 0 when it grows. The rows of one batch and the window before the first of them fit,
-/// wherever they lie against the block borders.
+/// wherever they lie against the borders of blocks and steps.
 int64_t ring_of(const KvLayerSpec& layer, int64_t max_rows) {
-  return layer.window > 0 ? blocks_of(layer.window - 1 + max_rows) + 1 : 0;
+  return layer.window > 0 ? blocks_of(layer.window - 1 + layer.window_step - 1 + max_rows) + 1 : 0;
+}
+
+void check_recent(const KvCacheSpec& spec, size_t index) {
+  const KvLayerSpec& layer = spec.layers[index];
+  if (layer.recent < 0) return;
+  const bool exists = static_cast<size_t>(layer.recent) < spec.layers.size();
+  const KvLayerSpec ring = exists ? spec.layers[static_cast<size_t>(layer.recent)] : KvLayerSpec{};
+  if (layer.window > 0 || ring.window < 1 || ring.window_step != kRecentStep || ring.kv_heads != layer.kv_heads ||
+      ring.head_dim != layer.head_dim) {
+    fail("layer {} of the KV cache cannot have its latest positions in layer {}", index, layer.recent);
+  }
 }
 
 }  // namespace
@@ -37,7 +48,9 @@ KvBlockRef::~KvBlockRef() {
 }
 
 KvCache::KvCache(Device& device, KvCacheSpec spec) : device_(device), spec_(std::move(spec)) {
-  for (const KvLayerSpec& layer : spec_.layers) {
+  for (size_t i = 0; i < spec_.layers.size(); ++i) {
+    check_recent(spec_, i);
+    const KvLayerSpec& layer = spec_.layers[i];
     Pool pool;
     pool.block_bytes = block_bytes_of(layer);
     pool.ring = ring_of(layer, spec_.max_rows);
@@ -251,8 +264,7 @@ void KvCache::reserve(int id, int64_t positions) {
 }
 
 int64_t KvCache::first_block(int layer, int64_t length) const {
-  const int64_t window = is_ring(layer) ? spec_.layers[static_cast<size_t>(layer)].window : length + 1;
-  return std::max<int64_t>(0, length - window + 1) / kKvBlock;
+  return spec_.layers[static_cast<size_t>(layer)].first_read(length) / kKvBlock;
 }
 
 /// Whether every ring still holds what the row at `length` reads.
@@ -273,7 +285,7 @@ bool KvCache::can_trim(int id, int64_t length) const {
 
 void KvCache::trim(int id, int64_t length) {
   if (!can_trim(id, length)) {
-    fail("cannot cut a sequence of {} positions to {}: a sliding layer no longer holds the window before it",
+    fail("cannot cut a sequence of {} positions to {}: a ring no longer holds the window before it",
          sequence(id).length, length);
   }
   Sequence& s = sequence(id);
@@ -332,7 +344,12 @@ void KvCache::refresh_views(int id) {
 KvLayer KvCache::layer(int index) const {
   const auto i = static_cast<size_t>(index);
   const KvLayerSpec& layer = spec_.layers[i];
-  return {layer.k_format, layer.v_format, layer.kv_heads, layer.head_dim, views_[i]};
+  KvLayer view{layer.k_format, layer.v_format, layer.kv_heads, layer.head_dim, views_[i], {}};
+  if (layer.recent >= 0) {
+    const auto ring = static_cast<size_t>(layer.recent);
+    view.recent = {spec_.layers[ring].window, spec_.layers[ring].k_format, spec_.layers[ring].v_format, views_[ring]};
+  }
+  return view;
 }
 
 size_t KvCache::bytes_in_use() const {

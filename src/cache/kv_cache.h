@@ -1,6 +1,7 @@
 // Keys and values of many sequences.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -11,13 +12,20 @@
 
 namespace carat {
 
-/// One layer that owns keys and values.
+/// One layer that owns keys and values, or a ring beside one.
 struct KvLayerSpec {
   int kv_heads = 0;
   int head_dim = 0;
   int64_t window = 0;  // 0: every position is kept; else a query at p reads back to p - window + 1 at most
   KvFormat k_format = KvFormat::kF16;
   KvFormat v_format = KvFormat::kF16;
+  int64_t window_step = 1;  // windows begin at multiples of it: what is read begins at the last one before them
+  int recent = -1;          // the layer that keeps the latest positions of this one as KvRecent has it; -1: none does
+
+  /// The first position that the row at `length` reads.
+  int64_t first_read(int64_t length) const {
+    return window > 0 ? std::max<int64_t>(0, length - window + 1) / window_step * window_step : 0;
+  }
 };
 
 struct KvCacheSpec {
@@ -68,13 +76,15 @@ struct KvPlacedBlock {
 /// Storage in blocks of kKvBlock positions. Layers without a window grow block by block and never move; layers with one
 /// are rings that hold the window and one batch beside it, so that every row of a batch still finds its whole window.
 /// Blocks come from per-layer pools and return there. Layers that share another layer's keys and values have none here:
-/// they read their donor's by its index.
+/// they read their donor's by its index. The latest positions of a coded layer, kept as floats, are a ring like any
+/// other, so that whatever makes, cuts, shares or restores a sequence treats both alike.
 ///
 /// Blocks are counted by reference: sequences made by fork() or of placed blocks share them, and write to none that
 /// somebody else holds. A partly filled block is copied before its next row is written; a block of a ring that would be
 /// overwritten is left to its other holders. The content of a block is opaque here. Not thread-safe.
 class KvCache {
  public:
+  /// Throws Error where a layer's `recent` is no ring of the same heads whose windows begin as recent_begin() says.
   KvCache(Device& device, KvCacheSpec spec);
   KvCache(const KvCache&) = delete;
   KvCache& operator=(const KvCache&) = delete;

@@ -307,8 +307,9 @@ int64_t PrefixTree::checkpoint_stride() const {
   size_t rings = 0;    // bytes of a checkpoint far from the beginning
   for (const int layer : growing_) growing += cache_.block_bytes(layer);
   for (const int layer : rings_) {
-    const int64_t window = cache_.spec().layers[static_cast<size_t>(layer)].window;
-    rings += static_cast<size_t>((window + 2 * kKvBlock - 3) / kKvBlock) * cache_.block_bytes(layer);
+    const KvLayerSpec& ring = cache_.spec().layers[static_cast<size_t>(layer)];
+    const int64_t positions = ring.window + ring.window_step - 1;
+    rings += static_cast<size_t>((positions + 2 * kKvBlock - 3) / kKvBlock) * cache_.block_bytes(layer);
   }
   if (rings == 0 || growing == 0) return 0;
   return static_cast<int64_t>((rings + growing - 1) / growing) * kKvBlock;

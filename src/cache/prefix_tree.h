@@ -16,7 +16,7 @@
 namespace carat {
 
 struct PrefixTreeStats {
-  size_t entries = 0;  // checkpoints; in a model without sliding layers the longest prefixes
+  size_t entries = 0;  // checkpoints; in a cache without rings the longest prefixes
   size_t bytes = 0;    // of the blocks that the tree holds; shared ones count once
   size_t max_bytes = 0;
   uint64_t hits = 0;
@@ -41,11 +41,10 @@ struct PrefixCheckpoint {
 
 /// A radix tree over blocks of kKvBlock tokens. A node stands for a prefix and holds the prefix's last block of every
 /// growing layer. Nodes end at block boundaries, except for tails: leaves that hold a partly filled block. Where a node
-/// is a checkpoint it also holds, of every sliding layer, the blocks that cover the windows before every length that
-/// ends within the node's block. Only a prefix that ends in a checkpoint's block (in any node's, in a model without
-/// sliding layers) can be returned by match, so a hit is exact for both kinds of layer. All blocks are shared by
-/// reference with sequences and among checkpoints: nothing is copied, until a sequence goes on in a partly filled
-/// block.
+/// is a checkpoint it also holds, of every ring, the blocks that cover the windows before every length that ends within
+/// the node's block. Only a prefix that ends in a checkpoint's block (in any node's, in a cache without rings) can be
+/// returned by match, so a hit is exact for both kinds of layer. All blocks are shared by reference with sequences and
+/// among checkpoints: nothing is copied, until a sequence goes on in a partly filled block.
 ///
 /// Checkpoints are made where insert() is called; whoever reads a prompt decides where that is (checkpoint_stride()
 /// says how often is worth it). What has not been used for longest is evicted first, once the blocks of the tree take

@@ -56,7 +56,12 @@ KvChoice parse_kv_config(std::string_view text, std::string_view origin) {
     if (index < 0 || index > INT_MAX) fail("{}: \"layer_idx\" is {}; expected the number of a layer", where, index);
     const int64_t bits = whole_number(entry.value_unsafe(), "bits", -1, where);
     const int64_t group = whole_number(entry.value_unsafe(), "group_size", kDefaultGroup, where);
-    choice.layers.push_back({static_cast<int>(index), format_of(bits, group, where)});
+    const int64_t recent = whole_number(entry.value_unsafe(), "recent", 0, where);
+    if (recent < 0 || recent > kMostRecentKv) {
+      fail("{}: \"recent\" is {}; expected 0 to {} positions", where, recent, kMostRecentKv);
+    }
+    const KvFormat format = format_of(bits, group, where);
+    choice.layers.push_back({static_cast<int>(index), {format, format, static_cast<int>(recent)}});
   }
   std::sort(choice.layers.begin(), choice.layers.end(), [](const auto& a, const auto& b) { return a.index < b.index; });
   const auto twice = std::adjacent_find(choice.layers.begin(), choice.layers.end(),
@@ -80,8 +85,10 @@ std::string kv_config_text(const KvChoice& choice) {
       fail("a kv_config.json cannot say that layer {} stores keys as {} and values as {}", layer.index,
            kv_format_name(format), kv_format_name(layer.formats.v));
     }
-    text += fmt::format("{}\n  {{\"layer_idx\": {}, \"bits\": {}, \"group_size\": {}}}", text.size() > 1 ? "," : "",
-                        layer.index, format.bits, format.group == 0 ? kDefaultGroup : int64_t{format.group});
+    const int recent = layer.formats.recent;
+    text += fmt::format("{}\n  {{\"layer_idx\": {}, \"bits\": {}, \"group_size\": {}{}}}", text.size() > 1 ? "," : "",
+                        layer.index, format.bits, format.is_coded() ? int64_t{format.group} : kDefaultGroup,
+                        recent > 0 ? fmt::format(", \"recent\": {}", recent) : "");
   }
   return text + "\n]\n";
 }

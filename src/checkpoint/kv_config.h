@@ -12,9 +12,10 @@ namespace carat {
 /// Its name in a model's directory.
 inline constexpr std::string_view kKvConfigName = "kv_config.json";
 
-/// An array of {"layer_idx": 3, "bits": 8, "group_size": 64}: affine codes of keys and values alike, of 2-6 or 8 bits
-/// in groups of 32 or 64 (the default); 16 bits are f16. Layers that are not named store f16. Throws Error naming
-/// `origin` when the text is anything else or names a layer twice.
+/// An array of {"layer_idx": 3, "bits": 8, "group_size": 64, "recent": 128}: spread codes of keys and values alike, of
+/// 2-6 or 8 bits in groups of 32 or 64 (the default); 16 bits are f16. "recent" is KvFormats::recent (default 0).
+/// Layers that are not named store f16. Throws Error naming `origin` when the text is anything else or names a layer
+/// twice.
 KvChoice parse_kv_config(std::string_view text, std::string_view origin);
 KvChoice read_kv_config(const std::filesystem::path& file);
 

@@ -48,8 +48,8 @@ Facts gather(const Flags& flags) {
   }
   facts.memory = flags.memory.value_or(usable_memory());
   EngineOptions options{.precision = flags.precision == "exact" ? Precision::kExact : Precision::kFast,
-                        .kv = flags.kv.choice(),
                         .chunk = flags.chunk};
+  flags.kv.apply(options);
   options.prefix_cache_bytes = flags.prefix_cache;
   const MemoryRequest request{.context = facts.context, .sequences = flags.parallel, .options = options};
   facts.plan = plan_memory(*checkpoint, request);

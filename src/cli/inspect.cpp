@@ -49,7 +49,7 @@ Facts gather(const Flags& flags) {
   facts.checkpoint = Checkpoint::open(resolve_model(flags.model));
   facts.plan = make_plan(facts.config());
   EngineOptions options;
-  options.kv = flags.kv.choice();
+  flags.kv.apply(options);
   facts.kv = kv_choice_for(options, *facts.checkpoint);
   check_layers(facts.kv, facts.plan);
   facts.stop_ids = facts.checkpoint->stop_ids();
@@ -126,6 +126,7 @@ Json layers_json(const Facts& facts) {
                       {"owns_kv", plan.owns_kv},
                       {"k_format", kv_format_name(facts.formats(range.first).k)},
                       {"v_format", kv_format_name(facts.formats(range.first).v)},
+                      {"kv_recent", facts.formats(range.first).recent},
                       {"kv_layer", plan.cache},
                       {"mlp_width", plan.mlp_width},
                       {"experts", facts.config().experts}});

@@ -96,13 +96,13 @@ std::vector<int> read_ids(const Flags& flags, const Checkpoint& checkpoint) {
 }
 
 /// The choice of formats for one layer, all others f16.
-KvChoice only(int layer, KvFormat format) {
+KvChoice only(int layer, const KvFormats& formats) {
   KvChoice choice = KvFormat::kF16;
-  choice.layers = {{layer, format}};
+  choice.layers = {{layer, formats}};
   return choice;
 }
 
-std::vector<KvLayerOptions> measure(Model& model, Probe& probe) {
+std::vector<KvLayerOptions> measure(Model& model, Probe& probe, int recent) {
   const auto vocab = static_cast<size_t>(model.config().vocab);
   const std::vector<int>& owners = model.plan().owners;
   Progress progress("calibrating", 2 * owners.size() + 1, ProgressUnit::kItems);
@@ -114,7 +114,7 @@ std::vector<KvLayerOptions> measure(Model& model, Probe& probe) {
     for (const int bits : {8, 4}) {
       const KvFormat format = KvFormat::spread(bits);
       layer.options.push_back({format, kv_bytes_per_position(format, model.plan(), owner),
-                               divergence(reference, probe.logits(only(owner, format)), vocab)});
+                               divergence(reference, probe.logits(only(owner, {format, format, recent})), vocab)});
       progress.add(1);
     }
     layers.push_back(std::move(layer));
@@ -125,14 +125,20 @@ std::vector<KvLayerOptions> measure(Model& model, Probe& probe) {
 
 int run(const Flags& flags) {
   const EngineOptions options = flags.model.engine_options();
-  if (options.kv) throw UsageError("kv-calibrate chooses formats itself; leave --kv and its kin out");
+  if (options.kv)
+    throw UsageError("kv-calibrate chooses formats itself; of --kv and its kin only --kv-recent goes with it");
   const auto checkpoint = Checkpoint::open(resolve_model(flags.model.model));
   const std::vector<int> ids = read_ids(flags, *checkpoint);
   const std::shared_ptr<Device> device = make_cpu_device({.threads = options.threads, .precision = options.precision});
   Model model(checkpoint, device, options.chunk);
   Probe probe(model, ids, flags.positions);
-  const std::vector<KvLayerOptions> layers = measure(model, probe);
-  const KvChoice choice = choose_kv_formats(layers, flags.bytes_per_token);
+  const int recent = options.kv_recent.value_or(0);
+  const std::vector<KvLayerOptions> layers = measure(model, probe, recent);
+  KvChoice choice = choose_kv_formats(layers, flags.bytes_per_token);
+  for (KvChoice::Layer& layer : choice.layers) {
+    const bool full = model.plan().layers[static_cast<size_t>(layer.index)].kind == LayerKind::kFull;
+    if (full && layer.formats.k.is_coded()) layer.formats.recent = recent;
+  }
 
   fmt::print("{:<7}{:<9}{:>11}{:>11}  {}\n", "LAYER", "KIND", "KL OF Q8", "KL OF Q4", "CHOSEN");
   size_t bytes = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "compute/device.h"
 #include "model/kv_choice.h"
 
 namespace carat {
@@ -89,8 +90,15 @@ size_t kv_bytes_per_token(const ModelPlan& plan, LayerKind kind, const KvChoice&
 }
 
 size_t kv_bytes(const ModelPlan& plan, int64_t window, int64_t tokens, const KvChoice& choice) {
-  return kv_bytes_per_token(plan, LayerKind::kFull, choice) * static_cast<size_t>(tokens) +
-         kv_bytes_per_token(plan, LayerKind::kSliding, choice) * static_cast<size_t>(std::min(tokens, window));
+  size_t bytes = kv_bytes_per_token(plan, LayerKind::kFull, choice) * static_cast<size_t>(tokens) +
+                 kv_bytes_per_token(plan, LayerKind::kSliding, choice) * static_cast<size_t>(std::min(tokens, window));
+  for (const int owner : plan.owners) {
+    const int recent = layer_formats(choice, plan, owner).recent;
+    if (recent == 0) continue;
+    const int64_t kept = std::min<int64_t>(tokens, recent + kRecentStep - 1);
+    bytes += kv_bytes_per_recent(choice, plan, owner) * static_cast<size_t>(kept);
+  }
+  return bytes;
 }
 
 }  // namespace carat

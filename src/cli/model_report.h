@@ -47,7 +47,8 @@ uint64_t parameter_count(const std::vector<TensorInfo>& tensors);
 /// Bytes of keys and values that one more position takes in all layers of that kind which own theirs.
 size_t kv_bytes_per_token(const ModelPlan& plan, LayerKind kind, const KvChoice& choice);
 
-/// Bytes of keys and values of a context: layers with a window hold no more than that.
+/// Bytes of keys and values of a context: layers with a window hold no more than that. Of the latest positions that
+/// layers keep beside codes, as many as are ever read.
 size_t kv_bytes(const ModelPlan& plan, int64_t window, int64_t tokens, const KvChoice& choice);
 
 }  // namespace carat

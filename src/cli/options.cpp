@@ -31,7 +31,7 @@ std::pair<int, float> parse_bias(const std::string& bias) {
 EngineOptions ModelFlags::engine_options() const {
   EngineOptions options{
       .threads = threads, .precision = precision == "exact" ? Precision::kExact : Precision::kFast, .chunk = chunk};
-  options.kv = kv.choice();
+  kv.apply(options);
   options.adapters.assign(adapters.begin(), adapters.end());
   return options;
 }
@@ -58,6 +58,11 @@ std::optional<KvChoice> KvFlags::choice() const {
     if (!v.empty()) formats->v = parsed("--kv-v", v, parse_kv_format);
   }
   return choice;
+}
+
+void KvFlags::apply(EngineOptions& options) const {
+  options.kv = choice();
+  options.kv_recent = recent;
 }
 
 void add_model_argument(CLI::App& verb, std::string& model) {
@@ -94,6 +99,9 @@ void add_kv_flags(CLI::App& verb, KvFlags& flags) {
                   "model's kv_config.json, else f16; f32 with --precision exact)");
   verb.add_option("--kv-k", flags.k, "Format of keys, where it differs: f32, f16, bf16, q8, q4 …");
   verb.add_option("--kv-v", flags.v, "Format of values, where it differs");
+  verb.add_option("--kv-recent", flags.recent,
+                  "Latest positions, at least, that coded layers without a window read as f16 (default: 0)")
+      ->check(CLI::Range(0, kMostRecentKv));
   verb.add_option("--kv-config", flags.config, "A kv_config.json: bits and groups layer by layer");
 }
 

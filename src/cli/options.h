@@ -25,9 +25,12 @@ class UsageError : public Error {
 struct KvFlags {
   std::string all, k, v;  // names; empty where not given
   std::string config;     // a kv_config.json
+  std::optional<int> recent;
 
   /// nullopt when nothing is asked for. Throws UsageError for what cannot be, Error for a file that cannot be read.
   std::optional<KvChoice> choice() const;
+  /// Sets what the options have of keys and values. Throws like choice().
+  void apply(EngineOptions& options) const;
 };
 
 void add_kv_flags(CLI::App& verb, KvFlags& flags);

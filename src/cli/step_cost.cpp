@@ -48,7 +48,11 @@ class Counter {
   void attention(const LayerPlan& layer, double pairs, double keys, double readings) {
     cost_.float_macs += 2.0 * model_.config().heads * layer.head_dim * pairs;
     const int owner = model_.plan().owners[static_cast<size_t>(layer.cache)];
-    cost_.kv_bytes += static_cast<double>(kv_bytes_per_position(options_.kv, model_.plan(), owner)) * keys * readings;
+    const int recent = layer_formats(options_.kv, model_.plan(), owner).recent;
+    const double floats = recent > 0 ? std::min(keys, recent + kRecentStep / 2.0) : 0.0;  // beside codes, on average
+    cost_.kv_bytes +=
+        readings * (static_cast<double>(kv_bytes_per_position(options_.kv, model_.plan(), owner)) * (keys - floats) +
+                    static_cast<double>(kv_bytes_per_recent(options_.kv, model_.plan(), owner)) * floats);
   }
 
   void head(double rows) { weight(model_.weights().head, rows, 1.0); }

@@ -6,6 +6,7 @@
 // CPU backend a row's result depends on that row's inputs alone, bit for bit (ARCHITECTURE.md, law 2).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -30,12 +31,30 @@ struct KvSequence {
   int64_t ring = INT64_MAX;  // blocks before the table wraps
 };
 
+/// The latest positions of a layer once more, as floats where the layer has codes: see recent_begin().
+struct KvRecent {
+  int64_t positions = 0;  // at least so many are read; 0: the layer keeps none
+  KvFormat k_format;
+  KvFormat v_format;
+  std::span<const KvSequence> sequences;  // rings, indexed by TokenRow::sequence
+};
+
+constexpr int64_t kRecentStep = 256;
+
+/// A query at `position` reads keys and values from here on as floats, and those before as codes, of a layer that keeps
+/// `recent` positions. This moves in steps: between `recent` and `recent` + kRecentStep - 1 positions up to its own are
+/// floats. It depends on the position alone, so that results depend on nothing else (law 2).
+constexpr int64_t recent_begin(int64_t position, int64_t recent) {
+  return std::max<int64_t>(0, position + 1 - recent) / kRecentStep * kRecentStep;
+}
+
 struct KvLayer {
   KvFormat k_format;
   KvFormat v_format;
   int kv_heads = 0;
   int head_dim = 0;
   std::span<const KvSequence> sequences;  // indexed by TokenRow::sequence
+  KvRecent recent = {};
 
   size_t k_row_bytes() const { return kv_row_bytes(k_format, head_dim); }
   size_t v_row_bytes() const { return kv_row_bytes(v_format, head_dim); }
@@ -47,14 +66,20 @@ struct KvLayer {
     return static_cast<size_t>(kv_heads * kKvBlock) * k_row_bytes() +
            static_cast<size_t>(kv_head * kKvBlock + position % kKvBlock) * v_row_bytes();
   }
+  /// recent_begin(); beyond all positions where the layer keeps none.
+  int64_t floats_begin(int64_t position) const {
+    return recent.positions > 0 ? recent_begin(position, recent.positions) : INT64_MAX;
+  }
+  /// The storage of the latest positions, as a layer.
+  KvLayer recent_layer() const { return {recent.k_format, recent.v_format, kv_heads, head_dim, recent.sequences, {}}; }
 };
 
 /// What attention needs to know of one row of a batch.
 struct TokenRow {
-  int sequence = 0;  // index into KvLayer::sequences
+  int sequence = 0;  // index into the sequences of KvLayer and of KvRecent
   int64_t position = 0;
   int64_t key_begin = 0;  // the row sees keys of its sequence at positions [key_begin, key_end)
-  int64_t key_end = 0;
+  int64_t key_end = 0;    // more than `position` where the layer keeps latest positions
 };
 
 /// One adapter's correction of one weight: b (a x), its scale folded into b.
@@ -94,16 +119,14 @@ struct Norm {
 struct QkvArgs {
   int64_t rows = 0;
   int heads = 0;
-  /// [rows, heads, head_dim], in place: rope(norm(q)), spread like the keys where the cache stores those spread
-  /// (kv_rows.h): as attention takes it.
-  float* q = nullptr;
+  float* q = nullptr;        // [rows, heads, head_dim], in place: rope(norm(q))
   const float* k = nullptr;  // [rows, kv_heads, head_dim]; null on layers that share another layer's K/V
   const float* v = nullptr;  // likewise; may equal k (K=V layers)
   Norm q_norm, k_norm;
   std::optional<Norm> v_norm;  // Gemma 4 normalises v (without weight); Gemma 3 does not
   const RopeTable* rope = nullptr;
   std::span<const TokenRow> tokens;
-  KvLayer cache;  // receives rope(norm(k)) and norm(v) at each row's position
+  KvLayer cache;  // receives rope(norm(k)) and norm(v) at each row's position, the latest positions likewise
 };
 
 struct AttentionArgs {

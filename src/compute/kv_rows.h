@@ -46,8 +46,8 @@ void rotate_kv_head(std::span<float> x, bool back);
 
 /// Spreads each `group` (16, 32 or 64) numbers over their places: x -> H x / sqrt(group), by butterflies of distance
 /// 1, 2, 4 …, so that an outlier widens the range of its group by no more than its share. Spreading again undoes it.
-/// Queries are spread like the keys they meet, which leaves their products as they were. What leaves float16's range
-/// then (beyond 65504 / sqrt(group)) is cut to it when it is stored.
+/// Attention spreads queries like the keys they meet, which leaves their products as they were. What leaves float16's
+/// range then (beyond 65504 / sqrt(group)) is cut to it when it is stored.
 void spread_kv_groups(std::span<float> x, int group);
 
 /// Stores one head; it is rotated or spread first in formats that are so. Finite numbers are stored as finite numbers.

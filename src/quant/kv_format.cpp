@@ -62,6 +62,11 @@ KvFormats KvChoice::of(int layer, bool sliding_layer) const {
   return sliding_layer ? sliding : full;
 }
 
+void KvChoice::keep_recent(int positions) {
+  full.recent = positions;
+  for (Layer& layer : layers) layer.formats.recent = positions;
+}
+
 KvFormat parse_kv_format(std::string_view name) {
   if (const auto format = find_format(name)) return *format;
   fail(
@@ -101,8 +106,12 @@ std::string kv_choice_name(const KvChoice& choice) {
     return fmt::format("k:{} v:{}", kv_format_name(f.k), kv_format_name(f.v));
   };
   std::string name = pair(choice.full);
-  const bool turbo = choice.full.v.kind == KvFormat::Kind::kRotated && choice.sliding == KvFormats(KvFormat::kF16);
-  if (choice.sliding != choice.full && !turbo) name += fmt::format(", {} in sliding layers", pair(choice.sliding));
+  if (choice.full.recent > 0 && (choice.full.k.is_coded() || choice.full.v.is_coded())) {
+    name += fmt::format(", the latest {} also f16", choice.full.recent);
+  }
+  const bool turbo = choice.full.v.kind == KvFormat::Kind::kRotated && pair(choice.sliding) == "f16";
+  const bool same = choice.sliding.k == choice.full.k && choice.sliding.v == choice.full.v;
+  if (!same && !turbo) name += fmt::format(", {} in sliding layers", pair(choice.sliding));
   if (!choice.layers.empty()) name += fmt::format(", {} layers by themselves", choice.layers.size());
   return name;
 }

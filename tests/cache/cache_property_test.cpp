@@ -35,6 +35,14 @@ struct Plain {
   std::vector<uint64_t> values;  // of each position
 };
 
+/// The first position that the row at `length` reads.
+int64_t first_read(const KvLayerSpec& layer, int64_t length) {
+  if (layer.window == 0) return 0;
+  int64_t first = std::max<int64_t>(0, length - layer.window + 1);
+  while (first % layer.window_step != 0) --first;
+  return first;
+}
+
 class World {
  public:
   World(std::vector<KvLayerSpec> layers, size_t budget, unsigned seed)
@@ -211,8 +219,7 @@ class World {
     const auto length = static_cast<int64_t>(plain.tokens.size());
     ASSERT_EQ(cache_.length(id), length);
     for (int layer = 0; layer < cache_.layer_count(); ++layer) {
-      const int64_t window = cache_.spec().layers[static_cast<size_t>(layer)].window;
-      for (int64_t p = window > 0 ? std::max<int64_t>(0, length - window + 1) : 0; p < length; ++p) {
+      for (int64_t p = first_read(cache_.spec().layers[static_cast<size_t>(layer)], length); p < length; ++p) {
         uint64_t value = 0;
         std::memcpy(&value, place(layer, id, p), 8);
         ASSERT_EQ(value, plain.values[static_cast<size_t>(p)] + static_cast<uint64_t>(layer))
@@ -273,15 +280,30 @@ TEST_P(CacheProperty, TreesServeExactlyWhatWasKept) {
 const KvLayerSpec kFull{1, 16, 0};
 const KvLayerSpec kWide{2, 32, 100};
 const KvLayerSpec kNarrow{1, 16, 30};
+/// A coded layer whose latest positions are in another one, and that one, whose windows begin at multiples of 256.
+KvLayerSpec with_recent(int ring) {
+  KvLayerSpec layer{1, 32, 0, KvFormat::spread(8), KvFormat::spread(8)};
+  layer.recent = ring;
+  return layer;
+}
+KvLayerSpec ring_of_recent(int64_t positions) {
+  KvLayerSpec layer{1, 32, positions};
+  layer.window_step = kRecentStep;
+  return layer;
+}
 
-INSTANTIATE_TEST_SUITE_P(Settings, CacheProperty,
-                         testing::Values(Setting{"both_kinds", {kFull, kWide, kNarrow, kFull}, SIZE_MAX},
-                                         Setting{"both_kinds_small_budget", {kFull, kWide, kNarrow}, 100000},
-                                         Setting{"growing_only", {kFull, kFull}, SIZE_MAX},
-                                         Setting{"growing_only_small_budget", {kFull, kFull}, 60000},
-                                         Setting{"rings_only", {kWide, kNarrow}, SIZE_MAX},
-                                         Setting{"window_of_one", {kFull, KvLayerSpec{1, 16, 1}}, SIZE_MAX}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Settings, CacheProperty,
+    testing::Values(Setting{"both_kinds", {kFull, kWide, kNarrow, kFull}, SIZE_MAX},
+                    Setting{"both_kinds_small_budget", {kFull, kWide, kNarrow}, 100000},
+                    Setting{"growing_only", {kFull, kFull}, SIZE_MAX},
+                    Setting{"growing_only_small_budget", {kFull, kFull}, 60000},
+                    Setting{"rings_only", {kWide, kNarrow}, SIZE_MAX},
+                    Setting{"window_of_one", {kFull, KvLayerSpec{1, 16, 1}}, SIZE_MAX},
+                    Setting{"recent", {with_recent(1), ring_of_recent(10)}, SIZE_MAX},
+                    Setting{"recent_and_sliding", {with_recent(3), kNarrow, kFull, ring_of_recent(90)}, SIZE_MAX},
+                    Setting{"recent_small_budget", {with_recent(1), ring_of_recent(1)}, 90000}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace carat

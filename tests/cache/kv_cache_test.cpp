@@ -146,6 +146,59 @@ TEST_F(KvCacheTest, RefusesSequencesThatLackBlocks) {
   EXPECT_EQ(cache_.bytes_in_use(), in_use);  // what was refused holds nothing
 }
 
+/// A coded layer, and the ring of its latest `positions`.
+KvCacheSpec with_recent(int64_t positions) {
+  KvLayerSpec coded{2, 32, 0, KvFormat::spread(4), KvFormat::rotated(3)};
+  coded.recent = 1;
+  KvLayerSpec ring{2, 32, positions};
+  ring.window_step = kRecentStep;
+  return {.layers = {coded, ring}, .max_rows = kRows};
+}
+
+TEST(RecentPositions, AreThereForEveryRowOfABatch) {
+  const auto device = make_cpu_device({.threads = 1});
+  for (const int64_t recent : {1, 63, 64, 65, 256, 300}) {
+    KvCache cache(*device, with_recent(recent));
+    const int id = cache.add_sequence();
+    while (cache.length(id) < 1200) {
+      const int64_t start = cache.length(id);
+      cache.extend(id, kRows);
+      const KvLayer layer = cache.layer(0);
+      ASSERT_EQ(layer.recent.positions, recent);
+      ASSERT_EQ(layer.recent.k_format, KvFormat::kF16);
+      const KvSequence& ring = layer.recent.sequences[static_cast<size_t>(id)];
+      std::set<std::byte*> blocks;
+      std::set<int64_t> numbers;
+      for (int64_t p = layer.floats_begin(start); p < start + kRows; ++p) {
+        ASSERT_NE(ring.blocks[p / kKvBlock % ring.ring], nullptr);
+        blocks.insert(ring.blocks[p / kKvBlock % ring.ring]);
+        numbers.insert(p / kKvBlock);
+      }
+      ASSERT_EQ(blocks.size(), numbers.size());
+      ASSERT_TRUE(cache.can_trim(id, start));
+    }
+    EXPECT_FALSE(cache.can_trim(id, 1200 - 256 - recent - 2 * kRows - 2 * kKvBlock));
+    EXPECT_EQ(cache.bytes(), KvCache::bytes_taken(cache.spec(), 1200, 1));
+    EXPECT_EQ(cache.bytes_in_use(), cache.bytes_for(1200));
+  }
+}
+
+TEST(RecentPositions, AreRefusedWhereTheyFitNoLayer) {
+  const auto device = make_cpu_device({.threads = 1});
+  const auto refuses = [&](const auto& change) {
+    KvCacheSpec spec = with_recent(100);
+    change(spec.layers);
+    EXPECT_THROW(KvCache(*device, spec), Error);
+  };
+  refuses([](auto& layers) { layers[0].recent = 2; });
+  refuses([](auto& layers) { layers[0].recent = 0; });
+  refuses([](auto& layers) { layers[0].window = 10; });
+  refuses([](auto& layers) { layers[1].window = 0; });
+  refuses([](auto& layers) { layers[1].window_step = 1; });
+  refuses([](auto& layers) { layers[1].kv_heads = 1; });
+  refuses([](auto& layers) { layers[1].head_dim = 16; });
+}
+
 TEST_F(KvCacheTest, RefusesWhatItWasNotMadeFor) {
   const int id = cache_.add_sequence();
   EXPECT_THROW(cache_.extend(id, kRows + 1), Error);

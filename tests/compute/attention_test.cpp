@@ -26,6 +26,11 @@ void fill(TestCache& cache, int sequence, int64_t begin, int64_t end, uint64_t s
   }
 }
 
+/// Where the token's floats begin among the keys that it sees.
+int64_t floats_of(const TestCache& cache, const TokenRow& token) {
+  return std::clamp(cache.layer().floats_begin(token.position), token.key_begin, token.key_end);
+}
+
 /// x -> H x / sqrt(group) of each `group` numbers.
 BoundedRow spread(BoundedRow x, size_t group) {
   for (size_t distance = 1; distance < group; distance *= 2) {
@@ -98,18 +103,26 @@ struct Queries {
     const auto dim = static_cast<size_t>(cache.head_dim());
     const std::span<const float> query =
         std::span(q).subspan(row * row_size(cache) + static_cast<size_t>(head) * dim, dim);
+    const int64_t floats = floats_of(cache, token);
+    const auto storage = [&](int64_t p) -> const TestCache& { return p < floats ? cache : cache.recent(); };
+    const BoundedRow plain = exactly(query);
+    const KvFormat k_format = cache.format(CachePart::kKey);
+    const bool spreads = k_format.kind == KvFormat::Kind::kSpread;
+    const BoundedRow like_keys = spreads ? spread(plain, k_format.group) : plain;
     std::vector<double> scores;
     double score_error = 0;
     for (int64_t p = token.key_begin; p < token.key_end; ++p) {
-      const std::vector<float> key = cache.get(token.sequence, p, CachePart::kKey, kv_head);
+      const std::vector<float> key = storage(p).get(token.sequence, p, CachePart::kKey, kv_head);
+      const BoundedRow& met = p < floats ? like_keys : plain;
       double score = 0;
-      double magnitude = 0;
+      double error = 0;
       for (size_t d = 0; d < dim; ++d) {
-        score += double{query[d]} * key[d];
-        magnitude += std::abs(double{query[d]} * key[d]);
+        score += met[d].value * key[d];
+        error += std::abs(met[d].value * key[d]) * (static_cast<double>(dim) + 8) * kUnit;
+        error += met[d].error * std::abs(key[d]);
       }
       scores.push_back(score * scale);
-      score_error = std::max(score_error, magnitude * std::abs(scale) * (static_cast<double>(dim) + 8) * kUnit);
+      score_error = std::max(score_error, error * std::abs(scale));
     }
     const double largest = *std::max_element(scores.begin(), scores.end());
     const double smallest = *std::min_element(scores.begin(), scores.end());
@@ -118,17 +131,23 @@ struct Queries {
                                              (2 * static_cast<double>(scores.size()) + 32) * kUnit);
     double sum = 0;
     for (const double score : scores) sum += std::exp(score - largest);
-    BoundedRow out(dim);
+    BoundedRow of_codes(dim), of_floats(dim);
     for (size_t i = 0; i < scores.size(); ++i) {
       const double p = std::exp(scores[i] - largest) / sum;
-      const std::vector<float> value =
-          cache.get(token.sequence, token.key_begin + static_cast<int64_t>(i), CachePart::kValue, kv_head);
+      const int64_t position = token.key_begin + static_cast<int64_t>(i);
+      const std::vector<float> value = storage(position).get(token.sequence, position, CachePart::kValue, kv_head);
+      BoundedRow& out = position < floats ? of_codes : of_floats;
       for (size_t d = 0; d < dim; ++d) {
         out[d].value += p * value[d];
         out[d].error += relative * p * std::abs(double{value[d]});
       }
     }
-    return restored(cache.format(CachePart::kValue), std::move(out));
+    BoundedRow out = restored(cache.format(CachePart::kValue), std::move(of_codes));
+    for (size_t d = 0; d < dim; ++d) {
+      out[d].value += of_floats[d].value;
+      out[d].error += of_floats[d].error;
+    }
+    return out;
   }
 };
 
@@ -285,6 +304,95 @@ std::vector<float> value_of(const TestCache& cache, int64_t position) {
   if (format.kind == KvFormat::Kind::kRotated) rotate_kv_head(value, true);
   if (format.kind == KvFormat::Kind::kSpread) spread_kv_groups(value, format.group);
   return value;
+}
+
+// Codes before the border and floats from it on; whatever else either storage has is NaN.
+class RecentPositions : public testing::TestWithParam<KvFormats> {
+ protected:
+  int64_t border(int64_t position) const {  // in the words of the documentation
+    int64_t border = 0;
+    while (border + 256 <= position + 1 - GetParam().recent) border += 256;
+    return border;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, RecentPositions, testing::ValuesIn(recent_kv_formats()),
+                         [](const auto& info) { return test_name(info.param); });
+
+TEST_P(RecentPositions, AreReadAsFloatsAndAllOthersAsCodes) {
+  for (const int64_t p : {0, 1, 99, 100, 255, 256, 257, 354, 355, 356, 510, 511, 512, 513, 600, 767, 768}) {
+    TestCache cache(GetParam(), 2, 64);
+    const int sequence = cache.add_sequence(0, p + 1);
+    fill(cache, sequence, 0, border(p));
+    fill(cache.recent(), sequence, border(p), p + 1, 7000);
+    const Queries queries(cache, 4, 0.125f, {{sequence, p, 0, p + 1}});
+    check(cache, queries, all_rows(queries));
+  }
+}
+
+// Rows of one batch on either side of a border, rows that see keys after themselves, and rows that see little.
+TEST_P(RecentPositions, BeginAnewForEachRow) {
+  TestCache cache(GetParam(), 1, 64);
+  constexpr int64_t kLength = 800;
+  const int sequence = cache.add_sequence(0, kLength);
+  fill(cache, sequence, 0, kLength);
+  fill(cache.recent(), sequence, 0, kLength, 7000);
+  std::vector<TokenRow> tokens;
+  for (int64_t p = 480; p < 790; p += 3) tokens.push_back({sequence, p, 0, p + 1});
+  for (const int64_t p : {300, 510, 511, 512, 620}) tokens.push_back({sequence, p, 0, p + 150});
+  for (const int64_t p : {300, 511, 620, 799}) tokens.push_back({sequence, p, p - 20, p + 1});
+  const Queries queries(cache, 4, 0.125f, tokens);
+  check(cache, queries, all_rows(queries));
+}
+
+TEST_P(RecentPositions, AreTheSameBitsInARingOnAnyDeviceAndInAnyBatch) {
+  constexpr int64_t kLength = 1100;
+  constexpr int64_t kFirst = kLength - 60;
+  constexpr int64_t kRing = 6;  // blocks that hold what the rows from kFirst on see of floats
+  TestCache ring(GetParam(), 2, 64), flat(GetParam(), 2, 64);
+  ring.add_sequence_with_ring(kLength, kRing);
+  flat.add_sequence(0, kLength);
+  fill(ring, 0, 0, kLength);
+  fill(flat, 0, 0, kLength);
+  ASSERT_LE(kLength - border(kFirst), kRing * kKvBlock);
+  fill(ring.recent(), 0, border(kFirst), kLength, 7000);
+  fill(flat.recent(), 0, 0, kLength, 7000);
+  std::vector<TokenRow> tokens;
+  for (int64_t p = kFirst; p < kLength; ++p) tokens.push_back({0, p, 0, p + 1});
+  const Queries queries(flat, 4, 0.125f, tokens);
+  const TestDevice one = cpu_device(supported_isas().back(), Precision::kFast, 1);
+  const std::vector<float> expected = queries.run(*one.device, flat);
+  const size_t size = queries.row_size(flat);
+  for (const Isa isa : supported_isas()) {
+    for (const int threads : {1, 2, 4}) {
+      const TestDevice test = cpu_device(isa, Precision::kFast, threads);
+      EXPECT_EQ(queries.run(*test.device, ring), expected) << test.name;
+      for (const size_t count : {1u, 3u, 8u}) {
+        for (size_t begin = 0; begin + count <= tokens.size(); begin += 13) {
+          std::vector<int> rows;
+          for (size_t i = 0; i < count; ++i) rows.push_back(static_cast<int>(begin + i));
+          const std::vector<float> got = queries.run(*test.device, ring, rows);
+          ASSERT_TRUE(std::equal(got.begin(), got.end(), expected.begin() + static_cast<std::ptrdiff_t>(begin * size)))
+              << test.name << ", " << count << " rows from " << begin;
+        }
+      }
+    }
+  }
+}
+
+// Where all positions are recent, codes are never looked at.
+TEST_P(RecentPositions, OfEverythingAreAsIfNothingWereCoded) {
+  KvFormats formats = GetParam();
+  formats.recent = 600;
+  TestCache coded(formats, 2, 64);
+  coded.add_sequence(0, 600);
+  TestCache& plain = coded.recent();
+  fill(plain, 0, 0, 600);
+  std::vector<TokenRow> tokens;
+  for (int64_t p = 0; p < 600; p += 7) tokens.push_back({0, p, 0, p + 1});
+  const Queries queries(coded, 4, 0.125f, tokens);
+  for (TestDevice& test : all_devices(Precision::kFast)) {
+    EXPECT_EQ(queries.run(*test.device, coded), queries.run(*test.device, plain)) << test.name;
+  }
 }
 
 // exp must neither overflow nor lose everything: scores of +-1e4, and equal scores.

@@ -156,8 +156,44 @@ TEST_P(FinishQkv, StoresWhatTheDefinitionSays) {
   }
 }
 
-// Queries meet keys as they are stored: both spread, or neither.
-TEST(FinishQkvOfQueries, AreSpreadLikeTheKeys) {
+// Latest positions are written beside the codes, as a cache without codes has them.
+TEST(FinishQkvOfRecentPositions, WritesCodesAndFloats) {
+  RopeTable rope(64, 32, 1e4, 1);
+  rope.reserve(800);
+  const TestNorm k_norm(64, 32);
+  const std::vector<TokenRow> tokens = {{0, 3, 0, 4}, {0, 64, 0, 65}, {0, 127, 0, 128}, {0, 703, 0, 704}};
+  const std::vector<float> k = random_floats(tokens.size() * 2 * 64, 33, 5);
+  const std::vector<float> v = random_floats(tokens.size() * 2 * 64, 34, 5);
+  for (TestDevice& test : all_devices(Precision::kFast)) {
+    const auto write = [&](TestCache& cache) {
+      QkvArgs args;
+      args.rows = static_cast<int64_t>(tokens.size());
+      args.k = k.data();
+      args.v = v.data();
+      args.k_norm = k_norm;
+      args.v_norm = Norm{nullptr, 1e-6f};
+      args.rope = &rope;
+      args.tokens = tokens;
+      args.cache = cache.layer();
+      test.device->finish_qkv(args);
+    };
+    for (const KvFormats& formats :
+         {KvFormats(KvFormat::spread(4)), KvFormats(KvFormat::spread(8), KvFormat::rotated(3)),
+          KvFormats(KvFormat::affine(8), KvFormat::kF32)}) {
+      TestCache both({formats.k, formats.v, 100}, 2, 64), codes(formats, 2, 64);
+      TestCache floats({KvFormat::kF16, formats.v.is_coded() ? KvFormat::kF16 : formats.v}, 2, 64);
+      both.add_sequence_with_ring(704, 7);
+      codes.add_sequence(0, 704);
+      floats.add_ring(7);
+      for (TestCache* cache : {&both, &codes, &floats}) write(*cache);
+      EXPECT_EQ(both.bytes(0), codes.bytes(0)) << test.name;
+      EXPECT_EQ(both.recent().bytes(0), floats.bytes(0)) << test.name;
+    }
+  }
+}
+
+// Attention makes them what the keys that they meet need.
+TEST(FinishQkvOfQueries, AreTheSameHoweverKeysAreStored) {
   RopeTable rope(64, 32, 1e4, 1);
   const TestNorm q_norm(64, 51);
   const std::vector<TokenRow> tokens = {{0, 7, 0, 8}};
@@ -177,15 +213,10 @@ TEST(FinishQkvOfQueries, AreSpreadLikeTheKeys) {
       test.device->finish_qkv(args);
       return q;
     };
-    std::vector<float> plain = queries(KvFormat::kF32);
+    const std::vector<float> plain = queries(KvFormat::kF32);
     EXPECT_EQ(queries({KvFormat::kF16, KvFormat::spread(8)}), plain) << test.name;
-    EXPECT_EQ(queries(KvFormat::affine(8)), plain) << test.name;
-    for (const int group : {16, 32, 64}) {
-      std::vector<float> expected = plain;
-      spread_kv_groups(expected, group);
-      const std::vector<float> got = queries({KvFormat::spread(8, group), KvFormat::kF16});
-      for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-5) << test.name;
-    }
+    EXPECT_EQ(queries(KvFormat::spread(8)), plain) << test.name;
+    EXPECT_EQ(queries({KvFormat::spread(8), KvFormat::rotated(3), 100}), plain) << test.name;
   }
 }
 

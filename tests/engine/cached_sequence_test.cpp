@@ -207,10 +207,18 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
   }
   return name;
 }
+/// Conversations pass the position where floats begin anew.
+KvChoice with_recent(const char* name, int positions) {
+  KvChoice choice = parse_kv_choice(name);
+  choice.keep_recent(positions);
+  return choice;
+}
 INSTANTIATE_TEST_SUITE_P(Models, Reuse,
                          testing::Values(Case{"dense31/q4g64", KvFormat::kF16}, Case{"e2b/q4g64", KvFormat::kF16},
                                          Case{"moe26/q4g64", KvFormat::kBF16}, Case{"gemma3/q4g64", KvFormat::kF32},
-                                         Case{"e4b/q4g64", KvFormat::spread(8, 32)}),
+                                         Case{"e4b/q4g64", KvFormat::spread(8, 32)},
+                                         Case{"e4b/q4g64", with_recent("q4", 1)},
+                                         Case{"dense31/q4g64", with_recent("turbo:k8v3", 40)}),
                          case_name);
 
 /// The dense31 golden with its window of 16 made larger.
@@ -251,6 +259,40 @@ TEST(WideWindow, ReuseAndRollbackAroundTheWindow) {
     reader.read(random_tokens(300, 3));
     EXPECT_EQ(reader.read(prompt), expected) << length << " tokens out of the tree";
     EXPECT_EQ(reader.reused, static_cast<int64_t>(length) - 1);
+  }
+}
+
+// The same where it is full layers that have a window: of floats beside their codes.
+TEST(RecentPositions, ReuseAndRollbackAroundTheSteps) {
+  const auto model = open_model(golden("dense31/q4g64"), 256);
+  const KvChoice kv = with_recent("q4", 128);
+  const std::vector<int> tokens = random_tokens(1500, 1);
+  Reader reader(*model, SIZE_MAX, kv);
+  for (const size_t length : {383u, 384u, 385u, 640u, 641u, 900u, 1408u}) {
+    const std::vector<int> prompt = first(tokens, length);
+    const std::vector<float> expected = cold(*model, prompt, kv);
+    EXPECT_EQ(reader.read(prompt), expected) << length << " tokens, " << reader.reused << " reused";
+    reader.generate(random_tokens(150, 2));
+    EXPECT_EQ(reader.read(prompt), expected) << length << " tokens after a rollback";
+    EXPECT_EQ(reader.reused, static_cast<int64_t>(length) - 1);
+    reader.read(random_tokens(700, 3));
+    EXPECT_EQ(reader.read(prompt), expected) << length << " tokens out of the tree";
+    EXPECT_EQ(reader.reused, static_cast<int64_t>(length) - 1);
+  }
+}
+
+// A file is of the positions that are kept as floats, too.
+TEST(RecentPositions, FilesOfOthersAreRefused) {
+  const Scratch scratch;
+  const std::filesystem::path file = scratch.path() / "a.cache";
+  const auto model = open_model(golden("dense31/q4g64"), 64);
+  Reader reader(*model, SIZE_MAX, with_recent("q4", 100));
+  reader.read(random_tokens(400, 1));
+  save_cache_file(file, reader.cache, reader.sequence.contents(), "model");
+  EXPECT_NO_THROW(load_cache_file(file, reader.cache, "model"));
+  for (const int other : {0, 99, 128}) {
+    Reader elsewhere(*model, SIZE_MAX, with_recent("q4", other));
+    EXPECT_THROW(load_cache_file(file, elsewhere.cache, "model"), Error) << other;
   }
 }
 

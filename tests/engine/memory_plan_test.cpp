@@ -20,7 +20,8 @@ class MemoryPlanTest : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(MemoryPlanTest, KeysAndValuesTakeWhatIsPlanned) {
-  for (const KvChoice& kv : {KvChoice(KvFormat::kF16), KvChoice(KvFormat::kF32), KvChoice(KvFormat::spread(8, 16))}) {
+  for (const KvChoice& kv : {KvChoice(KvFormat::kF16), KvChoice(KvFormat::kF32), KvChoice(KvFormat::spread(8, 16)),
+                             KvChoice(KvFormats(KvFormat::spread(4), KvFormat::spread(4), 100))}) {
     for (const int chunk : {16, 200}) {
       for (const int64_t length : {1, 64, 65, 300, 700}) {
         for (const int sequences : {1, 3}) {
@@ -39,6 +40,20 @@ TEST_P(MemoryPlanTest, KeysAndValuesTakeWhatIsPlanned) {
       }
     }
   }
+}
+
+// Latest positions beside codes are counted, and not for each token.
+TEST_P(MemoryPlanTest, RecentPositionsTakeTheirRings) {
+  const auto plan = [&](int recent, int64_t context) {
+    EngineOptions options{.kv = KvFormat::spread(8), .chunk = 64};
+    if (recent > 0) options.kv_recent = recent;
+    return plan_memory(*checkpoint_, {context, 1, options});
+  };
+  const MemoryPlan without = plan(0, 6400), with = plan(100, 6400), longer = plan(100, 12800);
+  EXPECT_GT(with.kv, without.kv);
+  EXPECT_EQ(with.kv_per_token, without.kv_per_token);
+  EXPECT_EQ(longer.kv - with.kv, 6400 * with.kv_per_token);
+  EXPECT_GT(plan(1000, 6400).kv, with.kv);
 }
 
 TEST_P(MemoryPlanTest, ATokenMoreCostsWhatIsPlanned) {

@@ -89,7 +89,6 @@ struct SegmentArgs {
   int kv_head = 0;
   KvSequence sequence;
   int64_t segment = 0;                 // keys [segment, segment + 1) * kSegment
-  bool first = true;                   // whose keys nobody has fetched yet
   bool next = false;                   // the segment after this one comes next: its keys may be fetched
   int queries = 0;                     // <= kMaxQueries
   const float* const* q = nullptr;     // [queries] -> [head_dim]

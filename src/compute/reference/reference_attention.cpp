@@ -67,26 +67,39 @@ void rotate(std::span<double> x, const RopeTable& rope, int64_t position) {
   }
 }
 
-/// softmax(scale * q k^T) v over the keys that `token` sees.
+/// softmax(scale * q k^T) v over the keys that `token` sees: as codes up to where its floats begin, as floats from
+/// there on.
 std::vector<double> attend(std::span<const double> q, double scale, const KvLayer& cache, const TokenRow& token,
                            int kv_head) {
+  const KvLayer recent = cache.recent_layer();
+  const int64_t floats = std::clamp(cache.floats_begin(token.position), token.key_begin, token.key_end);
   std::vector<double> key_or_value(q.size());
   std::vector<double> weights;
-  for (int64_t p = token.key_begin; p < token.key_end; ++p) {
-    read_cache(cache.k_format, cache_row(cache, token.sequence, p, Part::kKey, kv_head), key_or_value);
-    weights.push_back(scale * std::inner_product(q.begin(), q.end(), key_or_value.begin(), 0.0));
-  }
+  const auto score = [&](const KvLayer& storage, int64_t begin, int64_t end) {
+    std::vector<double> query(q.begin(), q.end());
+    if (storage.k_format.kind == KvFormat::Kind::kSpread) spread(query, storage.k_format.group);
+    for (int64_t p = begin; p < end; ++p) {
+      read_cache(storage.k_format, cache_row(storage, token.sequence, p, Part::kKey, kv_head), key_or_value);
+      weights.push_back(scale * std::inner_product(query.begin(), query.end(), key_or_value.begin(), 0.0));
+    }
+  };
+  score(cache, token.key_begin, floats);
+  score(recent, floats, token.key_end);
   const double largest = *std::max_element(weights.begin(), weights.end());
   for (double& weight : weights) weight = std::exp(weight - largest);
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
 
   std::vector<double> out(q.size());
-  for (int64_t p = token.key_begin; p < token.key_end; ++p) {
-    read_cache(cache.v_format, cache_row(cache, token.sequence, p, Part::kValue, kv_head), key_or_value);
-    const double weight = weights[static_cast<size_t>(p - token.key_begin)] / sum;
-    for (size_t d = 0; d < out.size(); ++d) out[d] += weight * key_or_value[d];
-  }
-  restore(cache.v_format, out);
+  const auto weigh = [&](const KvLayer& storage, int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      read_cache(storage.v_format, cache_row(storage, token.sequence, p, Part::kValue, kv_head), key_or_value);
+      const double weight = weights[static_cast<size_t>(p - token.key_begin)] / sum;
+      for (size_t d = 0; d < out.size(); ++d) out[d] += weight * key_or_value[d];
+    }
+    restore(storage.v_format, out);
+  };
+  weigh(cache, token.key_begin, floats);
+  weigh(recent, floats, token.key_end);
   return out;
 }
 
@@ -99,7 +112,6 @@ void finish_qkv(const QkvArgs& args) {
   for (int64_t i = 0; i < q.count(); ++i) {
     normalise(q[i], args.q_norm);
     rotate(q[i], *args.rope, args.tokens[static_cast<size_t>(i / args.heads)].position);
-    if (args.cache.k_format.kind == KvFormat::Kind::kSpread) spread(q[i], args.cache.k_format.group);
   }
   store(q.all(), args.q);
   if (args.k == nullptr) return;
@@ -112,9 +124,12 @@ void finish_qkv(const QkvArgs& args) {
     normalise(k[i], args.k_norm);
     rotate(k[i], *args.rope, token.position);
     if (args.v_norm) normalise(v[i], *args.v_norm);
-    write_cache(args.cache.k_format, k[i], cache_row(args.cache, token.sequence, token.position, Part::kKey, kv_head));
-    write_cache(args.cache.v_format, v[i],
-                cache_row(args.cache, token.sequence, token.position, Part::kValue, kv_head));
+    const auto write = [&](const KvLayer& storage) {
+      write_cache(storage.k_format, k[i], cache_row(storage, token.sequence, token.position, Part::kKey, kv_head));
+      write_cache(storage.v_format, v[i], cache_row(storage, token.sequence, token.position, Part::kValue, kv_head));
+    };
+    write(args.cache);
+    if (args.cache.recent.positions > 0) write(args.cache.recent_layer());
   }
 }
 
