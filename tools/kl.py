@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Measures how far engines' logits are from the reference's.
 
-    kl.py REFERENCE.npy ENGINE.npy [ENGINE.npy ...] [--ids FILE.ids]
+    kl.py REFERENCE.npy ENGINE.npy [ENGINE.npy ...] [--ids FILE.ids] [--skip POSITIONS]
 
 Every file is [tokens, vocabulary] of any float type, mapped and read a few rows at a time, so that arrays larger than
 memory are fine. Per engine: KL(reference || engine) over positions in nats (mean, median, 99th percentile, maximum),
 how often both choose the same token, the largest difference of a logit, and with --ids (the tokens that gave those
-logits) the perplexity of each file.
+logits) the perplexity of each file. --skip leaves the first positions out.
 """
 import argparse
 import pathlib
@@ -37,17 +37,23 @@ def main():
     parser.add_argument("reference")
     parser.add_argument("engines", nargs="+")
     parser.add_argument("--ids")
+    parser.add_argument("--skip", type=int, default=0)
     args = parser.parse_args()
 
     reference = open_logits(args.reference)
     engines = [open_logits(path, reference.shape) for path in args.engines]
     tokens = len(reference)
+    if not 0 <= args.skip < tokens - 1:
+        sys.exit(f"--skip is {args.skip}; {args.reference} has {tokens} positions")
     ids = None
     if args.ids:
         words = pathlib.Path(args.ids).read_text().split()
         if len(words) != tokens or not all(w.isdecimal() and int(w) < reference.shape[1] for w in words):
             sys.exit(f"{args.ids}: {len(words)} words; expected {tokens} token ids below {reference.shape[1]}")
-        ids = np.array(words, np.int64)
+        ids = np.array(words, np.int64)[args.skip:]
+    reference = reference[args.skip:]
+    engines = [engine[args.skip:] for engine in engines]
+    tokens = len(reference)
 
     divergence = np.zeros((len(engines), tokens))
     agreement = np.zeros((len(engines), tokens), bool)

@@ -98,7 +98,8 @@ def test_without_arguments_it_shows_its_help():
     ["generate", TALKER, "hi", "--threads", "-1"], ["generate", TALKER, "hi", "--threads", "two"],
     ["generate", TALKER, "hi", "--precision", "double"], ["generate", TALKER, "hi", "--kv", "q9"],
     ["generate", TALKER, "hi", "--kv", "turbo:k8"], ["generate", TALKER, "hi", "--kv-k", "turbo"],
-    ["generate", TALKER, "hi", "--kv", "q8", "--kv-config", "x"],
+    ["generate", TALKER, "hi", "--kv", "q8", "--kv-config", "x"], ["generate", TALKER, "hi", "--kv-recent", "-1"],
+    ["generate", TALKER, "hi", "--kv-recent", "many"], ["fit", TALKER, "--kv-recent", "99999999"],
     ["generate", TALKER, "hi", "--chunk", "0"], ["generate", TALKER, "hi", "--max-tokens", "-1"],
     ["generate", TALKER, "hi", "--temperature", "-1"], ["generate", TALKER, "hi", "--temperature", "nan"],
     ["generate", TALKER, "hi", "--top-p", "1.5"], ["generate", TALKER, "hi", "--min-p", "-0.1"],
@@ -514,7 +515,8 @@ def shared_kv(tmp_path):
     return pathlib.Path(shutil.copytree(GOLDENS / "models/e2b/q4g64", tmp_path / "e2b"))
 
 
-@pytest.mark.parametrize("flags", [["--kv", "q8"], ["--kv", "q4g64"], ["--kv", "turbo:k8v3"], ["--kv-k", "q8", "--kv-v", "bf16"]])
+@pytest.mark.parametrize("flags", [["--kv", "q8"], ["--kv", "q4g64"], ["--kv", "turbo:k8v3"], ["--kv-k", "q8", "--kv-v", "bf16"],
+    ["--kv", "q4", "--kv-recent", "1"]])
 def test_logits_with_coded_keys_and_values(tmp_path, flags):
     plain = logits(GOLDENS / "models/e2b/q4g64", tmp_path / "plain.npy")
     coded = logits(GOLDENS / "models/e2b/q4g64", tmp_path / "coded.npy", *flags)
@@ -537,8 +539,30 @@ def test_kv_config_beside_the_model_is_the_default(tmp_path, shared_kv):
     assert "q8 in layer 1\n" in output("inspect", shared_kv)
 
 
+def test_recent_positions_are_read_as_f16(tmp_path, shared_kv):
+    f16 = logits(shared_kv, tmp_path / "f16.npy", "--kv", "f16")
+    coded = logits(shared_kv, tmp_path / "coded.npy", "--kv", "turbo:k4v2")
+    assert coded != f16
+    assert logits(shared_kv, tmp_path / "recent.npy", "--kv", "turbo:k4v2", "--kv-recent", "200") == f16
+    assert logits(shared_kv, tmp_path / "none.npy", "--kv", "turbo:k4v2", "--kv-recent", "0") == coded
+    # With the model's own file, from it, and in place of what it says.
+    (shared_kv / "kv_config.json").write_text('[{"layer_idx": 4, "bits": 2}]')
+    coded = logits(shared_kv, tmp_path / "file.npy")
+    assert coded != f16
+    assert logits(shared_kv, tmp_path / "flag.npy", "--kv-recent", "200") == f16
+    (shared_kv / "kv_config.json").write_text('[{"layer_idx": 4, "bits": 2, "recent": 200}]')
+    assert logits(shared_kv, tmp_path / "config.npy") == f16
+    assert logits(shared_kv, tmp_path / "without.npy", "--kv-recent", "0") == coded
+    report = json.loads(output("inspect", shared_kv, "--json"))
+    assert {layer["kv_layer"]: layer["kv_recent"] for layer in report["layers"]}[4] == 200
+    plain = json.loads(output("inspect", shared_kv, "--json", "--kv-recent", "0"))["kv_cache"]
+    assert plain["bytes_per_token"] == report["kv_cache"]["bytes_per_token"]
+    assert plain["contexts"][0]["bytes"] < report["kv_cache"]["contexts"][0]["bytes"]
+    assert "the latest 200 also f16" in output("inspect", shared_kv)
+
+
 @pytest.mark.parametrize("text, words", [
-    ("", ["kv_config.json", "JSON"]), ("{}", ["kv_config.json", "array"]), ('[{"layer_idx": 99, "bits": 8}]', ["layer 99"]),
+    ('[{"layer_idx": 1, "bits": 8, "recent": -1}]', ["kv_config.json", "recent"]), ("", ["kv_config.json", "JSON"]), ("{}", ["kv_config.json", "array"]), ('[{"layer_idx": 99, "bits": 8}]', ["layer 99"]),
     ('[{"layer_idx": 1, "bits": 7}]', ["kv_config.json", "bits"])])
 def test_a_bad_kv_config_is_named(tmp_path, shared_kv, text, words):
     (shared_kv / "kv_config.json").write_text(text)
@@ -552,6 +576,11 @@ def test_kv_calibrate_keeps_the_budget(tmp_path):
     report = output("kv-calibrate", TALKER, "--text", "-", "--bytes-per-token", budget, "--out", tmp_path / "kv.json", stdin=text)
     chosen = json.loads(output("inspect", TALKER, "--kv-config", tmp_path / "kv.json", "--json"))["kv_cache"]["bytes_per_token"]
     assert sum(chosen.values()) <= budget and f"{sum(chosen.values())} bytes a token" in report
+    output("kv-calibrate", TALKER, "--text", "-", "--bytes-per-token", budget, "--kv-recent", "64", "--out", tmp_path / "recent.json", stdin=text)
+    kinds = {layer["kv_layer"]: layer["kind"] for layer in json.loads(output("inspect", TALKER, "--json"))["layers"]}
+    entries = json.loads((tmp_path / "recent.json").read_text())
+    assert {kinds[e["layer_idx"]] for e in entries if "recent" in e} == {"full"}
+    assert_refused(carat("kv-calibrate", TALKER, "--text", "-", "--bytes-per-token", "1", "--kv", "q8", "--out", tmp_path / "x"), 2, "--kv-recent")
     refused = carat("kv-calibrate", TALKER, "--text", "-", "--bytes-per-token", "1", "--out", tmp_path / "no.json", stdin=text)
     assert_refused(refused, 1, "at least", "budget")
     assert not (tmp_path / "no.json").exists()

@@ -74,6 +74,9 @@ def test_what_cannot_be_used_is_left_alone(tmp_path):
     assert "exact" in complaint
     _, complaint = generate(TALKER, tmp_path / "b.cache", PROMPT, "--kv", "f32")
     assert "formats" in complaint
+    generate(TALKER, tmp_path / "c.cache", PROMPT, "--kv", "q8", "--kv-recent", 128)
+    _, complaint = generate(TALKER, tmp_path / "c.cache", PROMPT, "--kv", "q8")
+    assert "formats" in complaint
     run = carat("generate", TALKER, "hi", "--prompt-cache", tmp_path / "nowhere" / "a.cache")
     assert run.returncode == 1 and "nowhere" in run.stderr
 
@@ -116,7 +119,10 @@ def test_fit():
     one = fit(TALKER, "--ctx", 4096)
     assert 1.9 * one["kv"] < plan["kv"] <= 2 * one["kv"] == 2 * one["kv_per_sequence"]
     assert fit(TALKER, "--ctx", 4096, "--kv", "f32")["kv"] == 2 * one["kv"]
-    assert fit(TALKER, "--ctx", 4096, "--kv", "q8")["kv"] < 0.6 * one["kv"]
+    coded = fit(TALKER, "--ctx", 4096, "--kv", "q8")
+    assert coded["kv"] < 0.6 * one["kv"]
+    recent = fit(TALKER, "--ctx", 4096, "--kv", "q8", "--kv-recent", 256)
+    assert coded["kv"] < recent["kv"] < one["kv"] and coded["kv_per_token"] == recent["kv_per_token"]
     small = fit(TALKER, "--ctx", 4096, "--memory", "1MB")
     assert not small["fits"] and small["longest_context"] == small["most_sequences"] == 0
     text = carat("fit", TALKER, "--ctx", 4096).stdout
