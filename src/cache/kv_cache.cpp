@@ -28,7 +28,7 @@ void check_recent(const KvCacheSpec& spec, size_t index) {
   const bool exists = static_cast<size_t>(layer.recent) < spec.layers.size();
   const KvLayerSpec ring = exists ? spec.layers[static_cast<size_t>(layer.recent)] : KvLayerSpec{};
   if (layer.window > 0 || ring.window < 1 || ring.window_step != kRecentStep || ring.kv_heads != layer.kv_heads ||
-      ring.head_dim != layer.head_dim) {
+      ring.head_dim != layer.head_dim || ring.k_format.is_coded() || ring.v_format.is_coded()) {
     fail("layer {} of the KV cache cannot have its latest positions in layer {}", index, layer.recent);
   }
 }

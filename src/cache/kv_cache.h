@@ -84,7 +84,8 @@ struct KvPlacedBlock {
 /// overwritten is left to its other holders. The content of a block is opaque here. Not thread-safe.
 class KvCache {
  public:
-  /// Throws Error where a layer's `recent` is no ring of the same heads whose windows begin as recent_begin() says.
+  /// Throws Error where a layer's `recent` is no ring of floats of the same heads with windows as recent_begin() has
+  /// them.
   KvCache(Device& device, KvCacheSpec spec);
   KvCache(const KvCache&) = delete;
   KvCache& operator=(const KvCache&) = delete;

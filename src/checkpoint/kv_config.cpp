@@ -75,7 +75,8 @@ KvChoice read_kv_config(const std::filesystem::path& file) {
 }
 
 std::string kv_config_text(const KvChoice& choice) {
-  if (choice.full != KvFormats(KvFormat::kF16) || choice.sliding != KvFormats(KvFormat::kF16)) {
+  const auto is_f16 = [](const KvFormats& f) { return f.k == KvFormat::kF16 && f.v == KvFormat::kF16; };
+  if (!is_f16(choice.full) || !is_f16(choice.sliding)) {
     fail("a kv_config.json stores f16 where it names no layer; the choice is {}", kv_choice_name(choice));
   }
   std::string text = "[";

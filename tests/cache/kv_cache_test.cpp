@@ -197,6 +197,8 @@ TEST(RecentPositions, AreRefusedWhereTheyFitNoLayer) {
   refuses([](auto& layers) { layers[1].window_step = 1; });
   refuses([](auto& layers) { layers[1].kv_heads = 1; });
   refuses([](auto& layers) { layers[1].head_dim = 16; });
+  refuses([](auto& layers) { layers[1].k_format = KvFormat::spread(8); });
+  refuses([](auto& layers) { layers[1].v_format = KvFormat::rotated(8); });
 }
 
 TEST_F(KvCacheTest, RefusesWhatItWasNotMadeFor) {
