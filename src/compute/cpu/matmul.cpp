@@ -9,10 +9,11 @@ namespace {
 
 // From this many tokens on, decoding weights into panels pays for itself.
 constexpr int64_t kPanelTokens = 6;
-// Weight bytes of a decode task, at most: a thread's tasks follow each other in memory, but those that it takes from
-// others begin with lines that nobody fetched ahead. And how many tasks a thread should have, to finish with the others.
-constexpr int64_t kTaskBytes = 1024 * 1024;
-constexpr int64_t kTasksPerThread = 4;
+// Weight bytes of a decode task. A thread's tasks follow each other in memory, so that it reads one stream; at the end
+// the threads take single tasks from each other, to finish together.
+constexpr int64_t kMostTaskBytes = 256 * 1024;
+constexpr int64_t kLeastTaskBytes = 16 * 1024;
+constexpr int64_t kTasksPerThread = 8;
 // Panels of a strip, where kernels take strips: more than these save little of the tokens' way from the L3 cache. And
 // tokens that a task should have at least for its rows to be worth decoding.
 constexpr int64_t kStripPanels = 8;
@@ -184,7 +185,8 @@ void Matmul::run(Activations& x, std::span<const Product> products) {
   for (const Product& p : products) {
     if (!p.tokens.empty() && !on_panels(p)) dot_bytes += p.w.rows * bytes_of_row(p);
   }
-  const int64_t task_bytes = std::min(kTaskBytes, dot_bytes / (kTasksPerThread * pool_.threads()));
+  const int64_t task_bytes =
+      std::clamp(dot_bytes / (kTasksPerThread * pool_.threads()), kLeastTaskBytes, kMostTaskBytes);
   for (size_t i = 0; i < products.size(); ++i) {
     const Product& p = products[i];
     if (p.tokens.empty()) continue;
