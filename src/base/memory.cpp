@@ -29,7 +29,12 @@ size_t peak_resident_memory() {
   }
   struct rusage usage {};
   ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<size_t>(usage.ru_maxrss) * 1024;
+#if defined(__APPLE__)
+  constexpr size_t kUnit = 1;
+#else
+  constexpr size_t kUnit = 1024;
+#endif
+  return static_cast<size_t>(usage.ru_maxrss) * kUnit;
 }
 
 }  // namespace carat

@@ -13,6 +13,10 @@
 
 #include "base/error.h"
 
+#if !defined(__linux__)
+extern char** environ;  // which POSIX leaves to the program to declare
+#endif
+
 namespace carat {
 namespace {
 
@@ -53,6 +57,18 @@ std::vector<std::string> merged_environment(const std::vector<std::pair<std::str
   return result;
 }
 
+/// A pipe that programs started meanwhile by other threads do not inherit.
+int open_pipe(std::array<int, 2>& ends) {
+#if defined(__linux__)
+  return ::pipe2(ends.data(), O_CLOEXEC);
+#else
+  // Not in one step: a program started in between keeps the pipe open as long as it runs.
+  if (::pipe(ends.data()) != 0) return -1;
+  for (const int end : ends) ::fcntl(end, F_SETFD, FD_CLOEXEC);
+  return 0;
+#endif
+}
+
 /// Reads until the other end closes.
 std::string drain(int fd, const std::function<void()>& on_tick) {
   std::string output;
@@ -87,7 +103,7 @@ ProcessResult run_process(const std::vector<std::string>& arguments,
                           const std::vector<std::pair<std::string, std::string>>& environment,
                           const std::function<void()>& on_tick) {
   std::array<int, 2> pipe{};
-  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) fail("cannot start {}: {}", arguments.at(0), std::strerror(errno));
+  if (open_pipe(pipe) != 0) fail("cannot start {}: {}", arguments.at(0), std::strerror(errno));
   FileActions actions;
   posix_spawn_file_actions_addopen(actions.get(), 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(actions.get(), pipe[1], 1);

@@ -1,12 +1,6 @@
 #include "base/thread_pool.h"
 
-#include <fmt/format.h>
-#include <sched.h>
-
-#include <algorithm>
-#include <fstream>
-#include <set>
-#include <string>
+#include "base/cpus.h"
 
 namespace carat {
 namespace {
@@ -24,24 +18,6 @@ void relax() {
 }
 
 }  // namespace
-
-int physical_cores() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  if (sched_getaffinity(0, sizeof(mask), &mask) != 0) {
-    return std::max(1u, std::thread::hardware_concurrency());
-  }
-  std::set<std::string> cores;
-  int allowed = 0;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &mask)) continue;
-    ++allowed;
-    std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu));
-    std::string siblings;
-    if (std::getline(file, siblings)) cores.insert(siblings);
-  }
-  return std::max(1, cores.empty() ? allowed : static_cast<int>(cores.size()));
-}
 
 ThreadPool::ThreadPool(int threads) : shares_(static_cast<size_t>(threads > 0 ? threads : physical_cores())) {
   threads = static_cast<int>(shares_.size());

@@ -76,7 +76,4 @@ class ThreadPool {
   std::condition_variable wake_;
 };
 
-/// Number of physical cores in this process's affinity mask (hyper-threads counted once), at least 1.
-int physical_cores();
-
 }  // namespace carat

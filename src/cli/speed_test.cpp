@@ -4,8 +4,8 @@
 #include <chrono>
 #include <vector>
 
+#include "base/cpus.h"
 #include "base/error.h"
-#include "base/thread_pool.h"
 #include "model/kv_choice.h"
 
 namespace carat {

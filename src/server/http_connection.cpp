@@ -32,6 +32,13 @@ constexpr std::chrono::milliseconds kLinger{1000};
 // Strings larger than this are given back rather than kept for the next use.
 constexpr size_t kKeptCapacity = 2048;
 
+// What poll says of a socket whose other side was closed, though ours is open.
+#if defined(POLLRDHUP)
+constexpr short kClosed = POLLRDHUP;
+#else
+constexpr short kClosed = POLLHUP;
+#endif
+
 constexpr std::string_view kComment = ": keep-alive\n\n";
 constexpr auto kNever = std::chrono::steady_clock::time_point::max();
 
@@ -409,8 +416,8 @@ void Connection::watch() {
 /// the system's buffers are full too, the news is stuck behind what was sent ahead.
 bool Connection::peer_has_left() const {
   if (reading_) return false;
-  pollfd ask{wire_->socket().native_handle(), POLLRDHUP, 0};
-  return poll(&ask, 1, 0) > 0 && (ask.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  pollfd ask{wire_->socket().native_handle(), kClosed, 0};
+  return poll(&ask, 1, 0) > 0 && (ask.revents & (kClosed | POLLHUP | POLLERR)) != 0;
 }
 
 Connection::Time Connection::watched_until(Time until) const {

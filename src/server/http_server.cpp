@@ -12,6 +12,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
+#include <chrono>
 #include <csignal>
 #include <optional>
 #include <thread>
@@ -56,6 +57,25 @@ struct Worker {
   }
 };
 
+void name_this_thread(const char* name) {
+#if defined(__APPLE__)
+  pthread_setname_np(name);
+#else
+  pthread_setname_np(pthread_self(), name);
+#endif
+}
+
+/// Gives a connection up when what was sent is not acknowledged for so long.
+void limit_unacknowledged(int socket, std::chrono::milliseconds time) {
+#if defined(__APPLE__)
+  const auto seconds = static_cast<int>((time.count() + 999) / 1000);
+  setsockopt(socket, IPPROTO_TCP, TCP_RXT_CONNDROPTIME, &seconds, sizeof(seconds));
+#else
+  const auto milliseconds = static_cast<unsigned>(time.count());
+  setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof(milliseconds));
+#endif
+}
+
 /// Starts a thread that gets no signals, which are for the thread of the program that expects them.
 std::thread start_quiet_thread(Worker& worker) {
   sigset_t all;
@@ -65,7 +85,7 @@ std::thread start_quiet_thread(Worker& worker) {
   std::thread thread;
   try {
     thread = std::thread([&worker] {
-      pthread_setname_np(pthread_self(), "carat-http");
+      name_this_thread("carat-http");
       worker.run();
     });
   } catch (...) {
@@ -247,8 +267,8 @@ void HttpServer::Impl::adopt(tcp::socket socket, Worker& worker) {
   // not acknowledged.
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
   setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentInSystem, sizeof(kUnsentInSystem));
-  const auto patience = static_cast<unsigned>(std::clamp<int64_t>(state.options.write_timeout.count(), 1, 3'600'000));
-  setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof(patience));
+  constexpr std::chrono::milliseconds kLeast{1}, kMost{3'600'000};
+  limit_unacknowledged(socket.native_handle(), std::clamp(state.options.write_timeout, kLeast, kMost));
   std::string peer = peer_text(socket);
   auto wire = tls ? tls->wrap(std::move(socket)) : make_plain_wire(std::move(socket));
   auto connection =

@@ -1,15 +1,20 @@
 #include "server/server.h"
 
 #include <fmt/format.h>
-#include <malloc.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 
 #include "base/error.h"
 #include "base/process.h"
@@ -39,8 +44,17 @@ class SignalQueue {
   }
   /// Whether one came within that time.
   bool wait(std::chrono::milliseconds time) {
+#if defined(__APPLE__)  // which has no sigtimedwait
+    std::this_thread::sleep_for(time);
+    sigset_t pending{};
+    sigpending(&pending);
+    if (sigismember(&pending, SIGTERM) != 1 && sigismember(&pending, SIGINT) != 1) return false;
+    wait();
+    return true;
+#else
     const timespec limit{.tv_sec = time.count() / 1000, .tv_nsec = time.count() % 1000 * 1'000'000};
     return sigtimedwait(&signals_, nullptr, &limit) > 0;
+#endif
   }
 
  private:
@@ -113,8 +127,10 @@ bool is_loopback(const std::string& host) {
 }  // namespace
 
 void run_server(const ServerOptions& options) {
+#if defined(__GLIBC__)
   // Threads that come and go would each keep an arena of the allocator, and what requests free in them.
   mallopt(M_ARENA_MAX, 2);
+#endif
   constexpr size_t kOtherFiles = 256;
   allow_files(options.http.max_connections + kOtherFiles);
   SignalQueue signals;

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/cpus.h"
+
 namespace carat {
 namespace {
 
