@@ -57,8 +57,8 @@ class ThreadPool {
     const void* context = nullptr;
   };
   // What a thread is to do, [next, end).
-  struct alignas(kApart) Share {
-    std::atomic<int64_t> next{0};
+  struct Share {
+    alignas(kApart) std::atomic<int64_t> next{0};
     int64_t end = 0;
     alignas(kApart) std::atomic<uint64_t> inside{0};  // the open loop that its thread is in, or 0
   };

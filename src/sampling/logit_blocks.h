@@ -33,8 +33,8 @@ class LogitBlocks {
   size_t count() const { return greatest_.size(); }
   /// The greatest logit of a block. Where it is -infinity, all are.
   float greatest(size_t block) const { return greatest_[block]; }
-  /// A logit that k tokens or more reach, and of a vocabulary's usual distribution only a few times as many. Nothing where
-  /// the blocks do not tell.
+  /// A logit that k tokens or more reach, and of a vocabulary's usual distribution only a few times as many. Nothing
+  /// where the blocks do not tell.
   std::optional<float> reached_by(size_t k);
   /// Calls take(logit, id) for each token of logit `lowest` (above -infinity) or more, in the order of ids.
   template <typename Take>
