@@ -38,6 +38,11 @@ def short(value):
     return f"{value:.3g}"
 
 
+def plain(value):
+    """Three digits, or all that stand before the point."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 def tokens(value):
     return f"{value // 1024}k" if value >= 1024 and value % 1024 == 0 else str(value)
 
@@ -241,7 +246,7 @@ def draw_peers(files):
             own, other = row["carat"]["median"], row[file["peer"]]["median"]
             gain = own / other if units[metric][0] == "tok/s" else other / own
             unit, divisor = units[metric]
-            note = f"{gain:.2f} ×: {own / divisor:.3g} against {other / divisor:.3g} {unit}"
+            note = f"{gain:.2f} ×: {plain(own / divisor)} against {plain(other / divisor)} {unit}"
             bars.append((f"{words[metric]} {file['model']}", gain, file["peer"], note))
     if not bars:
         return {}
