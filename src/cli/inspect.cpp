@@ -281,6 +281,7 @@ std::vector<std::string> layers_by_format(const Facts& facts) {
     group->second.push_back(owner);
   }
   std::vector<std::string> lines;
+  lines.reserve(groups.size());
   for (const auto& [name, layers] : groups) {
     lines.push_back(fmt::format("{} in layer{} {}", name, layers.size() == 1 ? "" : "s", fmt::join(layers, ", ")));
   }

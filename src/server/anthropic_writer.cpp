@@ -146,7 +146,7 @@ HttpResponse AnthropicWriter::failure(const ApiError& error) {
   return anthropic_error(error, options_.request_id);
 }
 
-void AnthropicWriter::emit(std::string_view type, Json fields) {
+void AnthropicWriter::emit(std::string_view type, const Json& fields) {
   if (!options_.stream) return;
   Json event = {{"type", type}};
   event.update(fields);

@@ -40,7 +40,7 @@ class AnthropicWriter : public ReplyWriter {
  private:
   enum class Block : uint8_t { kNone, kThinking, kText };
 
-  void emit(std::string_view type, Json fields);
+  void emit(std::string_view type, const Json& fields);
   void delta(Json fields);
   void start_block(Json block);
   void stop_block();

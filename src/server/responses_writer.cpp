@@ -98,18 +98,18 @@ size_t ResponsesWriter::output_index() const {
   return response_["output"].size();
 }
 
-void ResponsesWriter::emit(std::string_view type, Json fields) {
+void ResponsesWriter::emit(std::string_view type, const Json& fields) {
   if (!options_.stream) return;
   Json event = {{"type", type}, {"sequence_number", sequence_++}};
   event.update(fields);
   pending_ += named_event(type, event);
 }
 
-void ResponsesWriter::emit_part(std::string_view type, Json fields) {
+void ResponsesWriter::emit_part(std::string_view type, const Json& fields) {
   if (!options_.stream) return;
   Json event = {{"item_id", item_["id"]}, {"output_index", output_index()}};
   event.update(fields);
-  emit(type, std::move(event));
+  emit(type, event);
 }
 
 void ResponsesWriter::emit_response(std::string_view type) {

@@ -42,9 +42,9 @@ class ResponsesWriter : public ReplyWriter {
   enum class Item : uint8_t { kNone, kReasoning, kMessage };
 
   size_t output_index() const;
-  void emit(std::string_view type, Json fields);
+  void emit(std::string_view type, const Json& fields);
   /// An event about a part of the open item.
-  void emit_part(std::string_view type, Json fields);
+  void emit_part(std::string_view type, const Json& fields);
   void emit_response(std::string_view type);
 
   void grow(Item kind, const std::string& text);
