@@ -59,6 +59,7 @@ struct KvFormats {
   KvFormats() = default;
   KvFormats(KvFormat both) : k(both), v(both) {}
   KvFormats(KvFormat k, KvFormat v, int recent = 0) : k(k), v(v), recent(recent) {}
+  constexpr bool is_coded() const { return k.is_coded() || v.is_coded(); }
   friend constexpr bool operator==(const KvFormats&, const KvFormats&) = default;
 };
 

@@ -137,7 +137,7 @@ int run(const Flags& flags) {
   KvChoice choice = choose_kv_formats(layers, flags.bytes_per_token);
   for (KvChoice::Layer& layer : choice.layers) {
     const bool full = model.plan().layers[static_cast<size_t>(layer.index)].kind == LayerKind::kFull;
-    if (full && layer.formats.k.is_coded()) layer.formats.recent = recent;
+    if (full && layer.formats.is_coded()) layer.formats.recent = recent;
   }
 
   fmt::print("{:<7}{:<9}{:>11}{:>11}  {}\n", "LAYER", "KIND", "KL OF Q8", "KL OF Q4", "CHOSEN");

@@ -51,9 +51,8 @@ KvFormats layer_formats(const KvChoice& choice, const ModelPlan& plan, int owner
   if (formats.recent < 0 || formats.recent > kMostRecentKv) {
     fail("layer {} is to keep the latest {} positions; expected 0 to {}", owner, formats.recent, kMostRecentKv);
   }
-  const bool coded = formats.k.is_coded() || formats.v.is_coded();
   return {fit_kv_format(formats.k, layer.head_dim), fit_kv_format(formats.v, layer.head_dim),
-          coded && !sliding ? formats.recent : 0};
+          formats.is_coded() && !sliding ? formats.recent : 0};
 }
 
 KvFormats recent_formats(const KvFormats& formats) {

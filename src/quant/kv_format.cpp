@@ -106,7 +106,7 @@ std::string kv_choice_name(const KvChoice& choice) {
     return fmt::format("k:{} v:{}", kv_format_name(f.k), kv_format_name(f.v));
   };
   std::string name = pair(choice.full);
-  if (choice.full.recent > 0 && (choice.full.k.is_coded() || choice.full.v.is_coded())) {
+  if (choice.full.recent > 0 && choice.full.is_coded()) {
     name += fmt::format(", the latest {} also f16", choice.full.recent);
   }
   const bool turbo = choice.full.v.kind == KvFormat::Kind::kRotated && pair(choice.sliding) == "f16";

@@ -302,7 +302,8 @@ void Distribution::drop_top_choices(float threshold, std::span<const int> protec
   // Found by weight, dropped by logit: logits that differ may have weights that do not.
   float lowest = std::numeric_limits<float>::infinity();
   for (const Candidate& candidate : list_) {
-    if (candidate.logit<lowest&& static_cast<double>(weight(candidate.logit))> least) lowest = candidate.logit;
+    const bool counts = static_cast<double>(weight(candidate.logit)) > least;
+    if (counts) lowest = std::min(lowest, candidate.logit);
   }
   std::erase_if(list_, [&](const Candidate& candidate) {
     return candidate.logit > lowest &&

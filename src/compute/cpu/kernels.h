@@ -141,8 +141,8 @@ struct Kernels {
   void (*pack_tokens)(const QuantizedRows& x, const int64_t* rows, int64_t count, std::byte* tile);
   void (*gemm_tile)(const Matrix& w, const std::byte* panel, const std::byte* tile, int64_t groups, int64_t rows,
                     int64_t tokens, float* out, int64_t stride);
-  /// gemm_tile for any number of rows, whose panels follow each other; null where nothing is gained by it. `next`, if
-  /// not null, is the tile that comes after this one: it may be fetched meanwhile.
+  /// gemm_tile for any number of rows, whose panels follow each other: one of the two is null. `next` is the tile that
+  /// comes after this one: it may be fetched meanwhile.
   void (*gemm_strip)(const Matrix& w, const std::byte* panels, const std::byte* tile, const std::byte* next,
                      int64_t groups, int64_t rows, int64_t tokens, float* out, int64_t stride);
 

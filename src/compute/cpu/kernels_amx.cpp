@@ -56,7 +56,7 @@ const Kernels* amx_kernels() {
     k.gemm = {amx::kPanelRows, amx::kTileTokens, amx::kPanelGroup, amx::kTileGroup, amx::kTileTail};
     k.pack_weights = amx::pack_weights;
     k.pack_tokens = amx::pack_tokens;
-    k.gemm_tile = amx::gemm_tile;
+    k.gemm_tile = nullptr;
     k.gemm_strip = amx::gemm_strip;
     return k;
   }();
