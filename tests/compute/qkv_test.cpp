@@ -118,6 +118,21 @@ TEST_P(FinishQkvOfFloats, NormalisesRotatesAndWrites) {
   }
 }
 
+/// Writes keys and values of the tokens, and no queries.
+void write_kv(Device& device, TestCache& cache, std::span<const TokenRow> tokens, const std::vector<float>& k,
+              const std::vector<float>& v, const Norm& k_norm, const RopeTable& rope) {
+  QkvArgs args;
+  args.rows = static_cast<int64_t>(tokens.size());
+  args.k = k.data();
+  args.v = v.data();
+  args.k_norm = k_norm;
+  args.v_norm = Norm{nullptr, 1e-6f};
+  args.rope = &rope;
+  args.tokens = tokens;
+  args.cache = cache.layer();
+  device.finish_qkv(args);
+}
+
 // What a coded cache receives is what store_kv_row makes of the floats that a float32 cache receives.
 TEST_P(FinishQkv, StoresWhatTheDefinitionSays) {
   const auto [c, formats] = GetParam();
@@ -132,16 +147,7 @@ TEST_P(FinishQkv, StoresWhatTheDefinitionSays) {
     TestCache coded(formats, c.kv_heads, c.head_dim), plain(KvFormat::kF32, c.kv_heads, c.head_dim);
     for (TestCache* cache : {&coded, &plain}) {
       cache->add_sequence(0, 128);
-      QkvArgs args;
-      args.rows = static_cast<int64_t>(tokens.size());
-      args.k = k.data();
-      args.v = v.data();
-      args.k_norm = k_norm;
-      args.v_norm = Norm{nullptr, 1e-6f};
-      args.rope = &rope;
-      args.tokens = tokens;
-      args.cache = cache->layer();
-      test.device->finish_qkv(args);
+      write_kv(*test.device, *cache, tokens, k, v, k_norm, rope);
     }
     TestCache expected(formats, c.kv_heads, c.head_dim);
     expected.add_sequence(0, 128);
@@ -165,18 +171,7 @@ TEST(FinishQkvOfRecentPositions, WritesCodesAndFloats) {
   const std::vector<float> k = random_floats(tokens.size() * 2 * 64, 33, 5);
   const std::vector<float> v = random_floats(tokens.size() * 2 * 64, 34, 5);
   for (TestDevice& test : all_devices(Precision::kFast)) {
-    const auto write = [&](TestCache& cache) {
-      QkvArgs args;
-      args.rows = static_cast<int64_t>(tokens.size());
-      args.k = k.data();
-      args.v = v.data();
-      args.k_norm = k_norm;
-      args.v_norm = Norm{nullptr, 1e-6f};
-      args.rope = &rope;
-      args.tokens = tokens;
-      args.cache = cache.layer();
-      test.device->finish_qkv(args);
-    };
+    const auto write = [&](TestCache& cache) { write_kv(*test.device, cache, tokens, k, v, k_norm, rope); };
     for (const KvFormats& formats :
          {KvFormats(KvFormat::spread(4)), KvFormats(KvFormat::spread(8), KvFormat::rotated(3)),
           KvFormats(KvFormat::affine(8), KvFormat::kF32)}) {

@@ -92,6 +92,21 @@ std::vector<float> cold(Model& model, const std::vector<int>& prompt, const KvCh
   return Reader(model, 0, kv).read(prompt);
 }
 
+/// Reading the prompt gives what a cold run gives: at once, after `guess` was generated and taken back, and after
+/// `other` was read in between.
+void expect_exact_reuse(Reader& reader, const std::vector<int>& prompt, const KvChoice& kv,
+                        const std::vector<int>& guess, const std::vector<int>& other) {
+  const auto length = static_cast<int64_t>(prompt.size());
+  const std::vector<float> expected = cold(reader.model, prompt, kv);
+  EXPECT_EQ(reader.read(prompt), expected) << length << " tokens, " << reader.reused << " reused";
+  reader.generate(guess);
+  EXPECT_EQ(reader.read(prompt), expected) << length << " tokens after a rollback";
+  EXPECT_EQ(reader.reused, length - 1);
+  reader.read(other);
+  EXPECT_EQ(reader.read(prompt), expected) << length << " tokens out of the tree";
+  EXPECT_EQ(reader.reused, length - 1);
+}
+
 struct Case {
   const char* model;
   KvChoice kv;
@@ -248,17 +263,7 @@ TEST(WideWindow, ReuseAndRollbackAroundTheWindow) {
   const std::vector<size_t> lengths = {1023, 1024, 1025, 2047, 2049};
 #endif
   for (const size_t length : lengths) {
-    const std::vector<int> prompt = first(tokens, length);
-    const std::vector<float> expected = cold(*model, prompt);
-    EXPECT_EQ(reader.read(prompt), expected) << length << " tokens, " << reader.reused << " reused";
-    // A wrong guess, taken back.
-    reader.generate(random_tokens(9, 2));
-    EXPECT_EQ(reader.read(prompt), expected) << length << " tokens after a rollback";
-    EXPECT_EQ(reader.reused, static_cast<int64_t>(length) - 1);
-    // Another conversation in between.
-    reader.read(random_tokens(300, 3));
-    EXPECT_EQ(reader.read(prompt), expected) << length << " tokens out of the tree";
-    EXPECT_EQ(reader.reused, static_cast<int64_t>(length) - 1);
+    expect_exact_reuse(reader, first(tokens, length), KvFormat::kF16, random_tokens(9, 2), random_tokens(300, 3));
   }
 }
 
@@ -269,15 +274,7 @@ TEST(RecentPositions, ReuseAndRollbackAroundTheSteps) {
   const std::vector<int> tokens = random_tokens(1500, 1);
   Reader reader(*model, SIZE_MAX, kv);
   for (const size_t length : {383u, 384u, 385u, 640u, 641u, 900u, 1408u}) {
-    const std::vector<int> prompt = first(tokens, length);
-    const std::vector<float> expected = cold(*model, prompt, kv);
-    EXPECT_EQ(reader.read(prompt), expected) << length << " tokens, " << reader.reused << " reused";
-    reader.generate(random_tokens(150, 2));
-    EXPECT_EQ(reader.read(prompt), expected) << length << " tokens after a rollback";
-    EXPECT_EQ(reader.reused, static_cast<int64_t>(length) - 1);
-    reader.read(random_tokens(700, 3));
-    EXPECT_EQ(reader.read(prompt), expected) << length << " tokens out of the tree";
-    EXPECT_EQ(reader.reused, static_cast<int64_t>(length) - 1);
+    expect_exact_reuse(reader, first(tokens, length), kv, random_tokens(150, 2), random_tokens(700, 3));
   }
 }
 
