@@ -157,15 +157,22 @@ void KvCache::remove_sequence(int id) {
 uint32_t KvCache::take_block(Pool& pool) {
   if (pool.free.empty()) {
     const size_t bytes = static_cast<size_t>(kSlabBlocks) * pool.block_bytes;
-    const auto first = static_cast<uint32_t>(pool.references.size());
+    const bool again = !pool.given_back.empty();
+    const auto number = again ? pool.given_back.back() : static_cast<uint32_t>(pool.slabs.size());
+    const auto first = static_cast<uint32_t>(number * kSlabBlocks);
     if (first > kNone - kSlabBlocks - 1) fail("a layer of the KV cache cannot have more than {} blocks", first);
     DeviceArray<std::byte> slab(device_, bytes);
     // Kernels may read rows of a block that nobody wrote, with weight zero: they must be finite.
     const std::vector<std::byte> zeros(bytes);
     device_.upload(slab.data(), zeros.data(), bytes);
-    pool.slabs.push_back(std::move(slab));
-    pool.free.reserve(first + kSlabBlocks);  // all blocks: release() never allocates
-    pool.references.resize(first + kSlabBlocks);
+    if (again) {
+      pool.slabs[number] = std::move(slab);
+      pool.given_back.pop_back();
+    } else {
+      pool.slabs.push_back(std::move(slab));
+      pool.free.reserve(first + kSlabBlocks);  // all blocks: release() never allocates
+      pool.references.resize(first + kSlabBlocks);
+    }
     for (uint32_t i = kSlabBlocks; i-- > 0;) pool.free.push_back(first + i);
     bytes_ += bytes;
   }
@@ -177,6 +184,20 @@ uint32_t KvCache::take_block(Pool& pool) {
 
 void KvCache::release(Pool& pool, uint32_t id) noexcept {
   if (--pool.references[id] == 0) pool.free.push_back(id);
+}
+
+void KvCache::give_back() {
+  for (Pool& pool : pools_) {
+    std::vector<int64_t> idle(pool.slabs.size());  // blocks
+    for (const uint32_t id : pool.free) ++idle[id / kSlabBlocks];
+    std::erase_if(pool.free, [&](uint32_t id) { return idle[id / kSlabBlocks] == kSlabBlocks; });
+    for (size_t i = 0; i < idle.size(); ++i) {
+      if (idle[i] < kSlabBlocks) continue;
+      pool.slabs[i] = {};
+      pool.given_back.push_back(static_cast<uint32_t>(i));
+      bytes_ -= static_cast<size_t>(kSlabBlocks) * pool.block_bytes;
+    }
+  }
 }
 
 /// Puts a block, with the reference that the caller has to it, into an unshared or empty slot.
@@ -354,7 +375,10 @@ KvLayer KvCache::layer(int index) const {
 
 size_t KvCache::bytes_in_use() const {
   size_t bytes = 0;
-  for (const Pool& pool : pools_) bytes += (pool.references.size() - pool.free.size()) * pool.block_bytes;
+  for (const Pool& pool : pools_) {
+    const size_t blocks = (pool.slabs.size() - pool.given_back.size()) * static_cast<size_t>(kSlabBlocks);
+    bytes += (blocks - pool.free.size()) * pool.block_bytes;
+  }
   return bytes;
 }
 

@@ -135,6 +135,9 @@ class KvCache {
   /// Copies a block to host memory, block_bytes(block.layer()) bytes.
   void download(const KvBlockRef& block, std::byte* out) const;
 
+  /// Returns to the device what no block uses, in the pieces in which it was taken.
+  void give_back();
+
   /// Bytes taken from the device.
   size_t bytes() const { return bytes_; }
   /// Bytes of blocks that a sequence or a reference holds; shared ones count once.
@@ -154,8 +157,9 @@ class KvCache {
     size_t block_bytes = 0;
     int64_t ring = 0;  // blocks of a ring; 0 for growing layers
     std::vector<DeviceArray<std::byte>> slabs;
+    std::vector<uint32_t> given_back;  // slabs without memory
     std::vector<uint32_t> references;  // per block
-    std::vector<uint32_t> free;
+    std::vector<uint32_t> free;        // blocks with memory that nobody holds
 
     std::byte* data(uint32_t id) const { return slabs[id / kSlabBlocks].data() + (id % kSlabBlocks) * block_bytes; }
   };

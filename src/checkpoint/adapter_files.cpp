@@ -71,14 +71,29 @@ class Reader {
   Reader(const AdapterConfig& adapter, const SafetensorsFile& file, const ModelConfig& config)
       : adapter_(adapter), file_(file), config_(config) {}
 
-  AdapterFiles read() {
+  template <typename Take>
+  AdapterFiles read(const Take& take) {
     AdapterFiles files;
     files.scale = adapter_.scale_of("");
-    for (const SafeTensor& tensor : file_.tensors()) collect(tensor);
-    for (const auto& [canonical, pair] : pairs_) files.modules.push_back(module(canonical, pair));
+    collect();
+    for (const auto& [canonical, pair] : pairs_) {
+      AdapterModule module = shape_of(canonical, pair);
+      read_values(pair, module);
+      take(std::move(module));
+    }
     files.unused = static_cast<int>(unused_.size());
-    if (files.modules.empty()) fail("{} holds no adapters of the layers of a text model", file_.origin());
     return files;
+  }
+
+  AdapterSize size() {
+    AdapterSize size;
+    collect();
+    for (const auto& [canonical, pair] : pairs_) {
+      const AdapterModule module = shape_of(canonical, pair);
+      size.bytes += static_cast<size_t>(module.rank * (module.in + module.out)) * sizeof(float);
+      size.rank = std::max(size.rank, module.rank);
+    }
+    return size;
   }
 
  private:
@@ -116,6 +131,11 @@ class Reader {
     }
     fail("{} matches no projection of a {} model with {} layers", where(tensor), config_.model_type,
          config_.layer_count());
+  }
+
+  void collect() {
+    for (const SafeTensor& tensor : file_.tensors()) collect(tensor);
+    if (pairs_.empty()) fail("{} holds no adapters of the layers of a text model", file_.origin());
   }
 
   void collect(const SafeTensor& tensor) {
@@ -189,7 +209,8 @@ class Reader {
     }
   }
 
-  AdapterModule module(const std::string& canonical, const Pair& pair) const {
+  /// All but the values.
+  AdapterModule shape_of(const std::string& canonical, const Pair& pair) const {
     if (pair.a == nullptr || pair.b == nullptr) {
       const SafeTensor& there = *(pair.a != nullptr ? pair.a : pair.b);
       fail("{} has no partner: the other half of the pair is missing", where(there));
@@ -227,14 +248,17 @@ class Reader {
     module.rank = static_cast<int>(a_rank);
     module.in = in;
     module.out = out;
+    return module;
+  }
+
+  void read_values(const Pair& pair, AdapterModule& module) const {
     module.a = values(*pair.a, 1.0);
     module.b = values(*pair.b, adapter_.scale_of(pair.path));
-    if (mlx) {
-      module.a = transposed(module.a, in, a_rank);
+    if (adapter_.layout == AdapterConfig::Layout::kMlx) {
+      module.a = transposed(module.a, module.in, module.rank);
     } else {
-      module.b = transposed(module.b, out, b_rank);
+      module.b = transposed(module.b, module.out, module.rank);
     }
-    return module;
   }
 
   const AdapterConfig& adapter_;
@@ -258,21 +282,45 @@ std::filesystem::path file_in(const std::filesystem::path& directory) {
   return has_mlx ? mlx : peft;
 }
 
-}  // namespace
+struct Opened {
+  AdapterConfig config;
+  std::shared_ptr<const SafetensorsFile> file;
+};
 
-AdapterFiles read_adapter(const AdapterConfig& adapter, const SafetensorsFile& file, const ModelConfig& config) {
-  return Reader(adapter, file, config).read();
-}
-
-AdapterFiles read_adapter(const std::filesystem::path& path, const ModelConfig& config) {
+Opened open_adapter(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) fail("the adapter {} does not exist", path.string());
   const auto file = std::filesystem::is_directory(path) ? file_in(path) : path;
   const auto config_file = file.parent_path() / kConfigName;
   if (!std::filesystem::exists(config_file)) {
     fail("{} has no {} beside it, which says its rank and scale", file.string(), kConfigName);
   }
-  const AdapterConfig adapter = parse_adapter_config(read_small_file(config_file), config_file.string());
-  return read_adapter(adapter, *SafetensorsFile::open(file), config);
+  return {parse_adapter_config(read_small_file(config_file), config_file.string()), SafetensorsFile::open(file)};
+}
+
+}  // namespace
+
+AdapterFiles read_adapter(const AdapterConfig& adapter, const SafetensorsFile& file, const ModelConfig& config) {
+  std::vector<AdapterModule> modules;
+  AdapterFiles files =
+      Reader(adapter, file, config).read([&](AdapterModule module) { modules.push_back(std::move(module)); });
+  files.modules = std::move(modules);
+  return files;
+}
+
+AdapterFiles read_adapter(const std::filesystem::path& path, const ModelConfig& config) {
+  const Opened opened = open_adapter(path);
+  return read_adapter(opened.config, *opened.file, config);
+}
+
+AdapterFiles read_adapter(const std::filesystem::path& path, const ModelConfig& config,
+                          const std::function<void(const AdapterModule&)>& take) {
+  const Opened opened = open_adapter(path);
+  return Reader(opened.config, *opened.file, config).read(take);
+}
+
+AdapterSize adapter_size(const std::filesystem::path& path, const ModelConfig& config) {
+  const Opened opened = open_adapter(path);
+  return Reader(opened.config, *opened.file, config).size();
 }
 
 }  // namespace carat

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,12 +62,23 @@ struct AdapterFiles {
   int unused = 0;  // modules that text never passes: towers of images and sound, keys and values of sharing layers
 };
 
+/// What an adapter takes once it is loaded.
+struct AdapterSize {
+  size_t bytes = 0;  // A and B of all modules as float32, whatever the file has
+  int rank = 0;      // the largest
+};
+
 /// `path`: a directory with adapters.safetensors (mlx-lm) or adapter_model.safetensors (PEFT), or such a file, with
 /// adapter_config.json beside it. Widths are checked against `config` as far as it tells them: columns. Throws Error
 /// naming the tensor, file or field: a tensor that is no part of an adapted projection of a layer, half of a pair,
 /// shapes that contradict each other or the configuration, values that are not finite.
 AdapterFiles read_adapter(const std::filesystem::path& path, const ModelConfig& config);
+/// The same, module by module: `take` gets each in their order, and the result has none. What it throws comes through.
+AdapterFiles read_adapter(const std::filesystem::path& path, const ModelConfig& config,
+                          const std::function<void(const AdapterModule&)>& take);
 /// The same from parsed parts.
 AdapterFiles read_adapter(const AdapterConfig& adapter, const SafetensorsFile& file, const ModelConfig& config);
+/// Looks at headers alone. Throws like read_adapter(), values aside.
+AdapterSize adapter_size(const std::filesystem::path& path, const ModelConfig& config);
 
 }  // namespace carat

@@ -356,7 +356,7 @@ void add_chat(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* verb = app.add_subcommand("chat", "Talk with a model");
   add_model_flags(*verb, flags->model);
-  add_adapter_flag(*verb, flags->model);
+  add_adapter_flag(*verb, flags->model.adapters);
   verb->add_option("--system", flags->system, "System message");
   verb->add_option("--load", flags->load, "Go on with a conversation that /save has written");
   add_prompt_cache_flag(*verb, flags->prompt_cache);

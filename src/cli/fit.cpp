@@ -17,6 +17,7 @@ namespace {
 
 struct Flags {
   std::string model;
+  std::vector<std::string> adapters;
   KvFlags kv;
   int64_t context = 0;  // 0: the model's
   int64_t parallel = 1;
@@ -51,7 +52,10 @@ Facts gather(const Flags& flags) {
                         .chunk = flags.chunk};
   flags.kv.apply(options);
   options.prefix_cache_bytes = flags.prefix_cache;
-  const MemoryRequest request{.context = facts.context, .sequences = flags.parallel, .options = options};
+  MemoryRequest request{.context = facts.context, .sequences = flags.parallel, .options = options};
+  for (const std::string& path : flags.adapters) {
+    request.adapters.push_back(adapter_size(path, checkpoint->config()));
+  }
   facts.plan = plan_memory(*checkpoint, request);
   facts.longest = longest_context(*checkpoint, request, facts.memory);
   facts.most = most_sequences(*checkpoint, request, facts.memory);
@@ -69,6 +73,7 @@ void print_json(const Flags& flags, const Facts& facts) {
                   {"table_rows", p.rows},
                   {"headers", p.headers},
                   {"tokenizer", p.tokenizer},
+                  {"adapters", p.adapters},
                   {"activations", p.activations},
                   {"kv_per_sequence", p.kv_per_sequence},
                   {"kv_per_token", p.kv_per_token},
@@ -92,6 +97,10 @@ void print(const Flags& flags, const Facts& facts) {
   if (p.rows > 0) line("table rows", p.rows, fmt::format("what a text of {} tokens touches of tables", facts.context));
   line("headers", p.headers, "names, shapes and vocabulary in the files");
   line("tokenizer", p.tokenizer, "");
+  if (!flags.adapters.empty()) {
+    line(flags.adapters.size() == 1 ? "adapter" : "adapters", p.adapters,
+         "A and B as float32, whatever the files have");
+  }
   line("activations", p.activations,
        fmt::format("of {} rows a forward", std::min<int64_t>(flags.chunk, facts.context)));
   line("KV cache", p.kv,
@@ -135,6 +144,7 @@ void add_fit(CLI::App& app, Action& action) {
   verb->add_option("--precision", flags->precision, "fast or exact")
       ->check(CLI::IsMember({"fast", "exact"}))
       ->capture_default_str();
+  add_adapter_flag(*verb, flags->adapters);
   add_kv_flags(*verb, flags->kv);
   verb->add_option("--chunk", flags->chunk, "Prompt tokens per forward")
       ->check(CLI::Range(1, 65536))

@@ -155,7 +155,7 @@ void add_generate(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* verb = app.add_subcommand("generate", "Answer one prompt");
   add_model_flags(*verb, flags->model);
-  add_adapter_flag(*verb, flags->model);
+  add_adapter_flag(*verb, flags->model.adapters);
   verb->add_option("PROMPT", flags->prompt, "What to answer; read from standard input when left out");
   verb->add_option("--file", flags->file, "Read the prompt from a file");
   verb->add_option("--system", flags->system, "System message");

@@ -127,7 +127,7 @@ void add_logits(CLI::App& app, Action& action) {
   CLI::App* verb =
       app.add_subcommand("logits", "Write the logits of token ids to a NumPy file [tokens, vocab], float32");
   add_model_flags(*verb, flags->model);
-  add_adapter_flag(*verb, flags->model);
+  add_adapter_flag(*verb, flags->model.adapters);
   CLI::Option_group* ids = verb->add_option_group("ids");
   ids->add_option("--ids", flags->ids, "Token ids, e.g. 2,17,5");
   ids->add_option("--ids-file", flags->ids_file,

@@ -86,8 +86,8 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags) {
       ->capture_default_str();
 }
 
-void add_adapter_flag(CLI::App& verb, ModelFlags& flags) {
-  verb.add_option("--adapter", flags.adapters,
+void add_adapter_flag(CLI::App& verb, std::vector<std::string>& adapters) {
+  verb.add_option("--adapter", adapters,
                   "A LoRA adapter: a directory of mlx-lm or PEFT; may be repeated, then their corrections add up")
       ->allow_extra_args(false)
       ->check(CLI::ExistingPath);

@@ -50,7 +50,7 @@ struct ModelFlags {
 /// Adds the positional MODEL and --threads, --precision, --kv and its kin, --chunk.
 void add_model_flags(CLI::App& verb, ModelFlags& flags);
 /// Adds --adapter.
-void add_adapter_flag(CLI::App& verb, ModelFlags& flags);
+void add_adapter_flag(CLI::App& verb, std::vector<std::string>& adapters);
 /// Adds MODEL alone.
 void add_model_argument(CLI::App& verb, std::string& model);
 

@@ -107,7 +107,7 @@ void add_perplexity(CLI::App& app, Action& action) {
   flags->model.chunk = 64;  // [chunk, vocab] floats are in memory at a time
   CLI::App* verb = app.add_subcommand("perplexity", "Measure how well a model predicts a text");
   add_model_flags(*verb, flags->model);
-  add_adapter_flag(*verb, flags->model);
+  add_adapter_flag(*verb, flags->model.adapters);
   verb->add_option("FILE", flags->file, "The text (\"-\": standard input)")->required();
   verb->add_option("--window", flags->window, "Tokens of context, BOS included")
       ->check(CLI::Range(2, 10000000))

@@ -55,9 +55,18 @@ void EngineThread::abandon() {
   wake_.notify_one();
 }
 
+void EngineThread::memory_changed() {
+  {
+    const std::lock_guard lock(mutex_);
+    memory_changed_ = true;
+  }
+  wake_.notify_one();
+}
+
 SchedulerStats EngineThread::stats() const {
   const std::lock_guard lock(mutex_);
   SchedulerStats stats = stats_;
+  stats.kv_bytes_limit = scheduler_->kv_bytes();
   stats.waiting += static_cast<int64_t>(inbox_.size());
   return stats;
 }
@@ -72,12 +81,14 @@ void EngineThread::work() {
       std::unique_lock lock(mutex_);
       stats_ = scheduler_->stats();
       if (idle) {
-        wake_.wait(lock, [this] { return stop_ || abandon_ || !inbox_.empty() || !cancelled_.empty(); });
+        wake_.wait(lock,
+                   [this] { return stop_ || abandon_ || memory_changed_ || !inbox_.empty() || !cancelled_.empty(); });
       }
       if (stop_) break;
       std::swap(submissions, inbox_);
       std::swap(cancelled, cancelled_);
       abandon = std::exchange(abandon_, false);
+      memory_changed_ = false;
       stats_.waiting += static_cast<int64_t>(submissions.size());
     }
     for (Submission& submission : submissions) {

@@ -31,6 +31,9 @@ class EngineThread {
   /// Ends all generations with an error, within one step; the engine goes on.
   void abandon();
 
+  /// Has the scheduler follow a change of what SchedulerOptions::reserved says, also when there is nothing to compute.
+  void memory_changed();
+
   int64_t longest() const { return scheduler_->longest(); }
   SchedulerStats stats() const;
 
@@ -51,6 +54,7 @@ class EngineThread {
   std::vector<Submission> inbox_;
   std::vector<uint64_t> cancelled_;
   bool abandon_ = false;
+  bool memory_changed_ = false;
   uint64_t next_id_ = 1;
   bool stop_ = false;
   SchedulerStats stats_;

@@ -68,6 +68,11 @@ size_t activation_bytes(const ModelConfig& c, const ModelPlan& plan, int64_t row
 
 }  // namespace
 
+size_t adapter_scratch_bytes(int64_t rows, int rank) {
+  // A x of the projections that are computed together: queries, keys and values at most.
+  return product(rows, 3, static_cast<size_t>(rank) * sizeof(float));
+}
+
 MemoryPlan plan_memory(const Checkpoint& checkpoint, const MemoryRequest& request) {
   const ModelConfig& c = checkpoint.config();
   const ModelPlan plan = make_plan(c);
@@ -84,7 +89,12 @@ MemoryPlan plan_memory(const Checkpoint& checkpoint, const MemoryRequest& reques
   memory.headers = memory.mapped - std::min(memory.mapped, tensors);
   memory.tokenizer = product(c.vocab, 1, kTokenizerBytesPerPiece);
   const int64_t rows = std::min<int64_t>(request.options.chunk, std::max<int64_t>(request.context, 1));
-  memory.activations = activation_bytes(c, plan, rows, request.options.precision);
+  int rank = 0;
+  for (const AdapterSize& adapter : request.adapters) {
+    memory.adapters += adapter.bytes;
+    rank += adapter.rank;
+  }
+  memory.activations = activation_bytes(c, plan, rows, request.options.precision) + adapter_scratch_bytes(rows, rank);
   const KvChoice choice = kv_choice_for(request.options, checkpoint);
   const KvCacheSpec spec = make_cache_spec(c, plan, choice, request.options.chunk);
   memory.kv_per_sequence = KvCache::bytes_taken(spec, request.context, 1);

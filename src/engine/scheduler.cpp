@@ -46,12 +46,9 @@ Scheduler::Scheduler(Model& model, KvCache& cache, const std::vector<int>& xtc_p
   if (options_.max_waiting < 0) fail("max_waiting is {}; expected 0 or more", options_.max_waiting);
   options_.max_running = static_cast<int>(std::min<int64_t>(options_.max_running, model.max_rows()));
   for (int i = 0; i < cache.layer_count(); ++i) block_bytes_ += cache.block_bytes(i);
-  // Slabs are taken whole: a few blocks of each layer may lie idle.
-  limit_ = options_.kv_bytes - std::min(options_.kv_bytes, 4 * block_bytes_);
-  longest_ = largest(model.config().max_positions, [&](int64_t length) { return cache.bytes_for(length) <= limit_; });
-  if (longest_ < 2) {
+  if (longest() < 2) {
     fail("{} bytes for keys and values are too few: blocks of {} positions take {} bytes, and a few lie idle",
-         options_.kv_bytes, kKvBlock, block_bytes_);
+         kv_bytes(), kKvBlock, block_bytes_);
   }
   for (int i = 0; i < pool_.threads(); ++i) samplers_.emplace_back(xtc_protected);
 }
@@ -117,6 +114,7 @@ void Scheduler::abandon(const std::string& error) {
 }
 
 bool Scheduler::step() {
+  keep_within_memory();
   admit();
   if (!plan()) return false;
   const Clock::time_point start = Clock::now();
@@ -134,11 +132,42 @@ SchedulerStats Scheduler::stats() const {
           .preempted = preempted_,
           .kv_bytes_in_use = cache_.bytes_in_use(),
           .kv_bytes_taken = cache_.bytes(),
-          .kv_bytes_limit = options_.kv_bytes,
+          .kv_bytes_limit = kv_bytes(),
           .prefixes = tree_.stats()};
 }
 
 // --- memory ----------------------------------------------------------------------------------------------------------
+
+size_t Scheduler::kv_bytes() const {
+  return options_.kv_bytes - std::min(options_.kv_bytes, options_.reserved ? options_.reserved() : 0);
+}
+
+/// Of bytes in use. Slabs are taken whole: a few blocks of each layer may lie idle.
+size_t Scheduler::limit() const {
+  const size_t bytes = kv_bytes();
+  return bytes - std::min(bytes, 4 * block_bytes_);
+}
+
+int64_t Scheduler::longest() const {
+  return largest(model_.config().max_positions,
+                 [this, most = limit()](int64_t length) { return cache_.bytes_for(length) <= most; });
+}
+
+/// So many bytes of what is kept for later prompts. Returns false when there was nothing.
+bool Scheduler::drop_prefixes(size_t bytes) {
+  const size_t kept = tree_.stats().bytes;
+  tree_.shrink(kept - std::min(kept, bytes));
+  return kept > 0;
+}
+
+/// Follows a limit that has sunk.
+void Scheduler::keep_within_memory() {
+  if (cache_.bytes() <= kv_bytes()) return;
+  const size_t most = limit();
+  while (cache_.bytes_in_use() > most && drop_prefixes(cache_.bytes_in_use() - most)) {
+  }
+  cache_.give_back();
+}
 
 std::string_view Scheduler::name_space(const Generation& generation) const {
   return generation.request.adapter ? std::string_view(generation.request.adapter->fingerprint()) : std::string_view();
@@ -181,7 +210,7 @@ bool Scheduler::waits_for_prefix(const Generation& waiting) {
 /// Starts waiting generations, the first of the queue first. One that does not fit yet lets smaller ones pass, a
 /// limited number of times.
 void Scheduler::admit() {
-  const auto fits = [&](const Generation& next) {
+  const auto fits = [this, most = limit()](const Generation& next) {
     if (running_.empty()) return true;
     size_t alone = bytes_to_start(next);  // as if nothing were shared and nothing kept for later prompts
     size_t beside = cache_.bytes_in_use() + alone;
@@ -189,7 +218,7 @@ void Scheduler::admit() {
       alone += bytes_to_start(*generation);
       beside += cache_.bytes_to_extend(generation->sequence, generation->pending());
     }
-    return alone <= limit_ || beside <= limit_;
+    return alone <= most || beside <= most;
   };
   while (static_cast<int>(running_.size()) < options_.max_running) {
     const auto next = std::find_if(waiting_.begin(), waiting_.end(),
@@ -240,20 +269,24 @@ void Scheduler::preempt(Generation& generation) {
 
 /// Frees what the planned rows need. Returns false when a generation had to go: the step must be planned anew.
 bool Scheduler::make_room() {
+  const size_t most = limit();
   for (;;) {
     size_t needed = 0;
     for (const Generation* generation : planned_) {
       needed += cache_.bytes_to_extend(generation->sequence, generation->rows);
     }
     const size_t wanted = cache_.bytes_in_use() + needed;
-    if (wanted <= limit_) return true;
-    const size_t kept = tree_.stats().bytes;
-    if (kept == 0) break;
-    tree_.shrink(kept - std::min(kept, wanted - limit_));
+    if (wanted <= most) return true;
+    if (!drop_prefixes(wanted - most)) break;
   }
   Generation& last = *running_.back();
   if (running_.size() > 1) {
     preempt(last);
+  } else if (last.generated() == 0) {  // it fitted when it came
+    finish(last, FinishReason::kCancelled,
+           fmt::format("the prompt has {} tokens; the memory for keys and values now holds {}",
+                       last.request.prompt.size(), longest()));
+    sweep();
   } else {
     finish(last, FinishReason::kContext);
     sweep();

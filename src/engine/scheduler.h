@@ -83,6 +83,8 @@ class QueueFull : public Error {
 
 struct SchedulerOptions {
   size_t kv_bytes = size_t{1} << 30;  // most bytes of keys and values, those kept for later prompts included
+  /// Bytes of kv_bytes that something else takes now, such as adapters. Called often, by any thread.
+  std::function<size_t()> reserved = {};
   size_t prefix_cache_bytes = size_t{256} << 20;  // most of them kept for later prompts
   int max_running = 64;                           // generations in progress at once
   int max_waiting = 256;
@@ -106,7 +108,7 @@ struct SchedulerStats {
 /// generation that has read its prompt, and chunks of the prompts of others. Half of the room for prompts goes to the
 /// one that waits longest, half to the shortest: long prompts do not hold up short ones, and are not starved by them.
 ///
-/// Memory: a generation starts when its prompt fits beside what runs. When a step would need more than `kv_bytes`,
+/// Memory: a generation starts when its prompt fits beside what runs. When a step would need more than kv_bytes(),
 /// prefixes kept for later are dropped first; then the youngest generation of the lowest priority gives up its keys and
 /// values and is computed anew later, which changes no bit of it. One that is alone and still does not fit ends with
 /// FinishReason::kContext.
@@ -130,11 +132,14 @@ class Scheduler {
   /// Ends all generations with an error.
   void abandon(const std::string& error);
 
-  /// Computes one batch. Returns false when there was nothing to do.
+  /// Computes one batch. Returns false when there was nothing to do; memory beyond kv_bytes() goes back in any case.
   bool step();
 
-  /// Tokens of prompt and answer together that one generation can reach: of the model's context, what memory holds.
-  int64_t longest() const { return longest_; }
+  /// What there is for keys and values now. May be called from any thread.
+  size_t kv_bytes() const;
+  /// Tokens of prompt and answer together that one generation can reach: of the model's context, what memory holds now.
+  /// May be called from any thread.
+  int64_t longest() const;
   /// Generations waiting and in progress together.
   int64_t most_open() const { return int64_t{options_.max_running} + options_.max_waiting; }
   SchedulerStats stats() const;
@@ -164,6 +169,9 @@ class Scheduler {
     bool keeps_prefix() const { return !request.prompt_logprobs && !request.embedding; }
   };
 
+  size_t limit() const;
+  bool drop_prefixes(size_t bytes);
+  void keep_within_memory();
   void admit();
   bool waits_for_prefix(const Generation& generation);
   void start(Generation& generation);
@@ -191,10 +199,8 @@ class Scheduler {
   std::vector<Sampler> samplers_;                     // one a thread
   std::vector<std::unique_ptr<Generation>> waiting_;  // by priority, then by age
   std::vector<std::unique_ptr<Generation>> running_;  // likewise
-  int64_t longest_ = 0;
   uint64_t preempted_ = 0;
   size_t block_bytes_ = 0;  // of one block of every layer
-  size_t limit_ = 0;        // of bytes in use
   Batch batch_;
   ForwardResult result_;
   std::vector<Generation*> planned_;  // in batch order

@@ -42,15 +42,11 @@ struct Correction {
   DeviceArray<float> b;  // [rank, out]
 };
 
-std::string digest_of(const std::vector<AdapterModule>& modules) {
-  Digest digest = Digest::sha256();
-  const auto add = [&](const std::string& text) { digest.update(std::as_bytes(std::span(text))); };
-  for (const AdapterModule& module : modules) {
-    add(fmt::format("{} {} {} {}\n", module.canonical, module.rank, module.in, module.out));
-    digest.update(std::as_bytes(std::span(module.a)));
-    digest.update(std::as_bytes(std::span(module.b)));
-  }
-  return digest.finish();
+void add_to(Digest& digest, const AdapterModule& module) {
+  const std::string text = fmt::format("{} {} {} {}\n", module.canonical, module.rank, module.in, module.out);
+  digest.update(std::as_bytes(std::span(text)));
+  digest.update(std::as_bytes(std::span(module.a)));
+  digest.update(std::as_bytes(std::span(module.b)));
 }
 
 }  // namespace
@@ -83,14 +79,13 @@ Adapter::Adapter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Adapter::~Adapter() = default;
 
 std::shared_ptr<const Adapter> Adapter::load(const std::filesystem::path& path, const Model& model) {
-  const AdapterFiles files = read_adapter(path, model.config());
   auto impl = std::make_unique<Impl>();
   impl->device = &model.device();
-  impl->scale = files.scale;
-  impl->unused = files.unused;
   impl->layers.resize(model.weights().layers.size());
   for (const LayerWeights& layer : model.weights().layers) impl->shapes.push_back(shapes_of(layer));
-  for (const AdapterModule& module : files.modules) {
+  Digest digest = Digest::sha256();
+  // One at a time, so that no second copy of the whole is ever in memory.
+  const AdapterFiles files = read_adapter(path, model.config(), [&](const AdapterModule& module) {
     const auto layer = static_cast<size_t>(module.layer);
     const auto m = static_cast<size_t>(std::find(kNames.begin(), kNames.end(), module.projection) - kNames.begin());
     const Shape shape = m < kLoraModules && layer < impl->shapes.size() ? impl->shapes[layer][m] : Shape();
@@ -102,8 +97,11 @@ std::shared_ptr<const Adapter> Adapter::load(const std::filesystem::path& path, 
     impl->allocate(c, module.rank, shape);
     impl->device->upload(c.a.data(), module.a.data(), module.a.size() * sizeof(float));
     impl->device->upload(c.b.data(), module.b.data(), module.b.size() * sizeof(float));
-  }
-  impl->fingerprint = digest_of(files.modules);
+    add_to(digest, module);
+  });
+  impl->scale = files.scale;
+  impl->unused = files.unused;
+  impl->fingerprint = digest.finish();
   return std::shared_ptr<const Adapter>(new Adapter(std::move(impl)));
 }
 

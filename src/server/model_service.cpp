@@ -39,12 +39,9 @@ ModelService::ModelService(const std::vector<NamedModel>& models, const ServingO
     checkpoints.push_back(Checkpoint::open(model.path));
     fixed_memory_ += fixed_bytes(*checkpoints.back(), options);
   }
-  // Below this a model can hold no conversation worth the name; and the machine may have more to give to the file's
-  // pages than the plan assumes, so what is mapped is never refused for the last byte.
-  constexpr size_t kLeast = size_t{32} << 20;
   const size_t left = memory_ > fixed_memory_ ? memory_ - fixed_memory_ : 0;
   const size_t share = left / models.size();
-  if (share < kLeast) {
+  if (share < kLeastKvBytes) {
     fail("the memory of {:.2f} GB does not hold the {}: weights and activations take {:.2f} GB; see carat fit",
          gigabytes(memory_), models.size() == 1 ? "model" : "models", gigabytes(fixed_memory_));
   }

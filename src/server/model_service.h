@@ -12,7 +12,7 @@
 namespace carat::server {
 
 /// Loads the models and divides the memory among them: what is left after weights and activations goes to keys and
-/// values, in equal shares. They compute in turns, on one device.
+/// values and to adapters, in equal shares. They compute in turns, on one device.
 class ModelService final : public Service {
  public:
   /// Throws Error when a model cannot be loaded, or when the memory does not hold them.

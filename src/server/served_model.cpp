@@ -19,6 +19,12 @@ using Clock = std::chrono::steady_clock;
 /// Tokens of a prompt's end that tell what the reply begins in: a turn's header and what the template opens after it.
 constexpr size_t kPromptTail = 512;
 
+/// What adapters must leave of `kv_bytes`: room for a conversation.
+size_t most_for_adapters(const KvCache& cache, size_t kv_bytes) {
+  const size_t least = std::max(kLeastKvBytes, 8 * cache.bytes_for(1));
+  return kv_bytes - std::min(kv_bytes, least);
+}
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -179,17 +185,18 @@ ServedModel::ServedModel(const NamedModel& named, std::shared_ptr<const Checkpoi
       cache_(*device_, model_.cache_spec(kv_choice_for(options.engine, *checkpoint_))),
       format_(chat_format_of(*checkpoint_)),
       markers_(find_markers([&](std::string_view piece) { return tokenizer_->id(piece); })),
-      stop_ids_(stop_ids_of(*checkpoint_, *tokenizer_)) {
+      stop_ids_(stop_ids_of(*checkpoint_, *tokenizer_)),
+      adapters_(model_, options.engine.chunk, most_for_adapters(cache_, kv_bytes)) {
   SchedulerOptions scheduling{
       .kv_bytes = kv_bytes,
+      .reserved = [this] { return adapters_.bytes(); },
       .prefix_cache_bytes = std::min(kv_bytes, options.engine.prefix_cache_bytes.value_or(kv_bytes)),
       .max_running = options.max_running,
       .max_waiting = options.max_waiting,
       .mixed_rows = options.mixed_rows,
       .threads = options.engine.threads,
-      .on_step = [this](int64_t rows, int64_t generations, double seconds) {
-        metrics_.step(rows, generations, seconds);
-      }};
+      .on_step = [this](int64_t rows, int64_t generations,
+                        double seconds) { metrics_.step(rows, generations, seconds); }};
   engine_ = std::make_unique<EngineThread>(
       std::make_unique<Scheduler>(model_, cache_, merged(stop_ids_, tokenizer_->encode("\n")), std::move(scheduling)),
       std::move(turn));
@@ -314,7 +321,7 @@ std::shared_ptr<TaskHandle> ServedModel::start(const GenerationTask& task, Gener
   request.sampling.top_logprobs = task.top_logprobs;
   if (!task.ignore_eos) request.stop_tokens = stop_ids_;
   request.stop_tokens = merged(std::move(request.stop_tokens), task.stop_tokens);
-  request.adapter = adapter_of(task.adapter);
+  request.adapter = adapters_.find(task.adapter);
   request.priority = task.priority;
   reply.stop = task.stop;
   reply.logprobs = task.logprobs;
@@ -376,7 +383,7 @@ void ServedModel::embed(std::vector<std::vector<int>> inputs,
       GenerationRequest request;
       request.prompt = std::move(inputs[i]);
       request.embedding = true;
-      request.adapter = adapter_of("");
+      request.adapter = adapters_.find("");
       handle.add(submit(std::move(request), std::make_shared<EmbeddingListener>(set, i)));
     }
   } catch (...) {
@@ -387,60 +394,10 @@ void ServedModel::embed(std::vector<std::vector<int>> inputs,
 
 // --- adapters --------------------------------------------------------------------------------------------------------
 
-/// "" is the default, "none" none, "a+b" (or "a,b") several.
-std::shared_ptr<const Adapter> ServedModel::adapter_of(const std::string& names) const {
-  const std::string& asked = names.empty() ? default_adapter_ : names;
-  if (asked.empty() || asked == "none") return nullptr;
-  std::vector<std::shared_ptr<const Adapter>> wanted;
-  const std::lock_guard lock(mutex_);
-  for (size_t begin = 0; begin <= asked.size();) {
-    const size_t end = std::min(asked.find_first_of("+,", begin), asked.size());
-    const std::string name = asked.substr(begin, end - begin);
-    const auto found = adapters_.find(name);
-    if (found == adapters_.end()) {
-      std::string known;
-      for (const auto& [id, mounted] : adapters_) known += (known.empty() ? "" : ", ") + id;
-      refuse(400, "there is no adapter \"" + name + "\"; this server has " + (known.empty() ? "none" : known),
-             "adapter_not_found", "adapter");
-    }
-    wanted.push_back(found->second.adapter);
-    begin = end + 1;
-  }
-  return wanted.size() == 1 ? wanted.front() : Adapter::stack(wanted);
-}
-
-std::vector<AdapterInfo> ServedModel::adapters() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<AdapterInfo> infos;
-  for (const auto& [id, mounted] : adapters_) infos.push_back(mounted.info);
-  return infos;
-}
-
 AdapterInfo ServedModel::load_adapter(const std::string& id, const std::string& path) {
-  if (id.empty() || id == "none" || id.find_first_of("+,:/") != std::string::npos) {
-    refuse(400, "an adapter cannot have the id \"" + id + "\": it must not be empty, \"none\", or hold any of + , : /",
-           "invalid_adapter", "id");
-  }
-  std::shared_ptr<const Adapter> adapter;
-  try {
-    adapter = Adapter::load(path, model_);
-  } catch (const Error& error) {
-    refuse(400, error.what(), "invalid_adapter", "path");
-  }
-  AdapterInfo info{.id = id,
-                   .path = path,
-                   .rank = adapter->rank(),
-                   .scale = adapter->scale(),
-                   .bytes = adapter->bytes(),
-                   .modules = adapter->modules()};
-  const std::lock_guard lock(mutex_);
-  adapters_[id] = {info, std::move(adapter)};
+  AdapterInfo info = adapters_.load(id, path);
+  engine_->memory_changed();
   return info;
-}
-
-void ServedModel::remove_adapter(const std::string& id) {
-  const std::lock_guard lock(mutex_);
-  if (adapters_.erase(id) == 0) refuse(404, "there is no adapter \"" + id + "\"", "adapter_not_found");
 }
 
 }  // namespace carat::server

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,6 +10,7 @@
 #include "carat/options.h"
 #include "chat/speech.h"
 #include "engine/engine_thread.h"
+#include "server/adapter_shelf.h"
 #include "server/metrics.h"
 #include "server/reply.h"
 #include "server/service.h"
@@ -29,6 +29,9 @@ struct ServingOptions {
   bool any_model = false;         // a request may name any model; the first one answers
 };
 
+/// Less memory for keys and values holds no conversation worth the name.
+constexpr size_t kLeastKvBytes = size_t{32} << 20;
+
 struct NamedModel {
   std::string id;
   std::filesystem::path path;
@@ -38,7 +41,7 @@ struct NamedModel {
 class ServedModel {
  public:
   /// `device` is shared with other models, and so is `turn`, which is held while one of them computes. `kv_bytes`: for
-  /// keys and values, those of earlier prompts included.
+  /// keys and values, those of earlier prompts included, and for adapters; at least kLeastKvBytes.
   ServedModel(const NamedModel& named, std::shared_ptr<const Checkpoint> checkpoint, std::shared_ptr<Device> device,
               std::shared_ptr<FairMutex> turn, size_t kv_bytes, const ServingOptions& options, Metrics& metrics);
 
@@ -57,17 +60,14 @@ class ServedModel {
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
 
-  std::vector<AdapterInfo> adapters() const;
+  std::vector<AdapterInfo> adapters() const { return adapters_.list(); }
+  /// What it takes is no longer there for keys and values.
   AdapterInfo load_adapter(const std::string& id, const std::string& path);
-  void remove_adapter(const std::string& id);
+  void remove_adapter(const std::string& id) { adapters_.remove(id); }
   /// Used by requests that name none; empty for none.
-  void set_default_adapter(std::string id) { default_adapter_ = std::move(id); }
+  void set_default_adapter(std::string id) { adapters_.set_default(std::move(id)); }
 
  private:
-  struct Mounted {
-    AdapterInfo info;
-    std::shared_ptr<const Adapter> adapter;
-  };
   struct Prompt {
     std::vector<int> ids;
     ReplyParser parser;  // of the reply
@@ -78,7 +78,6 @@ class ServedModel {
   std::shared_ptr<const Grammar> grammar_of(const ChatTask& task, Prelude prelude) const;
   const std::shared_ptr<const GrammarVocabulary>& grammar_vocabulary() const;
   SamplingParams sampling_of(const SamplingChoice& choice) const;
-  std::shared_ptr<const Adapter> adapter_of(const std::string& names) const;
   std::shared_ptr<TaskHandle> start(const GenerationTask& task, GenerationRequest request, const ReplyParser& parser,
                                     ReplyOptions reply, const std::shared_ptr<ReplyListener>& listener);
   uint64_t submit(GenerationRequest request, std::shared_ptr<GenerationListener> listener);
@@ -96,11 +95,9 @@ class ServedModel {
   ChatFormat format_;
   SpeechMarkers markers_;
   std::vector<int> stop_ids_;
-  std::string default_adapter_;
   mutable std::once_flag vocabulary_once_;
   mutable std::shared_ptr<const GrammarVocabulary> vocabulary_;
-  mutable std::mutex mutex_;
-  std::map<std::string, Mounted> adapters_;
+  AdapterShelf adapters_;
   std::unique_ptr<EngineThread> engine_;  // last: its thread uses all of the above
 };
 

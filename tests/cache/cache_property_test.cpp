@@ -75,7 +75,9 @@ class World {
       insert(any());
     } else if (what < 98) {
       match();
-    } else if (random_() % 4 == 0) {
+    } else if (random_() % 2 == 0) {
+      cache_.give_back();
+    } else if (random_() % 2 == 0) {
       evicted_ = random_() % 2 == 0;
       tree_.shrink(evicted_ ? tree_.stats().bytes / 2 : 0);
       kept_.clear();  // after half of it is gone nobody knows what is there, until all is
@@ -100,6 +102,8 @@ class World {
     EXPECT_EQ(tree_.stats().bytes, 0u);
     EXPECT_EQ(tree_.stats().entries, 0u);
     EXPECT_EQ(cache_.bytes_in_use(), 0u);
+    cache_.give_back();
+    EXPECT_EQ(cache_.bytes(), 0u);
   }
 
   uint64_t hits() const { return tree_.stats().hits; }

@@ -88,6 +88,46 @@ TEST_F(KvCacheTest, RemovedSequencesGiveTheirBlocksBack) {
   EXPECT_LE(cache_.bytes_for(400), bytes);
 }
 
+TEST_F(KvCacheTest, GivesBackWhatNoBlockUsesAndTakesItAnew) {
+  const int kept = cache_.add_sequence();
+  grow(kept, 300);
+  const std::vector<std::byte> written(cache_.block_bytes(0), std::byte{7});
+  std::memcpy(block_of(0, kept, 0), written.data(), written.size());
+  const size_t alone = cache_.bytes();
+  for (int round = 0; round < 3; ++round) {
+    const int a = cache_.add_sequence();
+    const int b = cache_.add_sequence();
+    for (int i = 0; i < 20; ++i) {  // side by side, so that they share slabs
+      cache_.extend(a, kRows);
+      cache_.extend(b, kRows);
+    }
+    const size_t most = cache_.bytes();
+    const size_t in_use = cache_.bytes_in_use();
+    cache_.give_back();
+    EXPECT_EQ(cache_.bytes_in_use(), in_use);
+    cache_.remove_sequence(a);
+    cache_.give_back();
+    EXPECT_LE(cache_.bytes(), most);
+    const size_t one_block = cache_.block_bytes(0) + cache_.block_bytes(1);
+    EXPECT_GE(cache_.bytes(), cache_.bytes_in_use());
+    cache_.remove_sequence(b);
+    cache_.give_back();
+    EXPECT_LE(cache_.bytes(), alone + 4 * one_block);
+    EXPECT_EQ(cache_.bytes_in_use(), cache_.bytes_for(300));
+    EXPECT_EQ(std::memcmp(block_of(0, kept, 0), written.data(), written.size()), 0);
+  }
+  cache_.remove_sequence(kept);
+  cache_.give_back();
+  EXPECT_EQ(cache_.bytes(), 0u);
+  EXPECT_EQ(cache_.bytes_in_use(), 0u);
+  // No two live blocks share memory afterwards.
+  const int again = cache_.add_sequence();
+  grow(again, 500);
+  std::set<std::byte*> blocks;
+  for (int64_t p = 0; p < 500; p += kKvBlock) EXPECT_TRUE(blocks.insert(block_of(0, again, p)).second);
+  EXPECT_GE(cache_.bytes(), cache_.bytes_in_use());
+}
+
 TEST_F(KvCacheTest, ForksCostNothingUntilOneWrites) {
   const int a = cache_.add_sequence();
   grow(a, 150);

@@ -5,7 +5,9 @@
 
 #include "base/error.h"
 #include "compute/cpu/cpu_device.h"
+#include "model/adapter.h"
 #include "model/model.h"
+#include "support/adapter_files.h"
 
 namespace carat {
 namespace {
@@ -14,7 +16,7 @@ std::filesystem::path golden(const std::string& name) {
   return std::filesystem::path(CARAT_TEST_DATA) / "goldens" / "models" / name;
 }
 
-class MemoryPlanTest : public testing::TestWithParam<const char*> {
+class MemoryPlanTest : public ::testing::TestWithParam<const char*> {
  protected:
   std::shared_ptr<const Checkpoint> checkpoint_ = Checkpoint::open(golden(GetParam()));
 };
@@ -56,6 +58,29 @@ TEST_P(MemoryPlanTest, RecentPositionsTakeTheirRings) {
   EXPECT_GT(plan(1000, 6400).kv, with.kv);
 }
 
+TEST_P(MemoryPlanTest, AdaptersTakeWhatIsPlanned) {
+  const Model model(checkpoint_, make_cpu_device({.threads = 1}));
+  MemoryRequest request{700, 2, {.chunk = 64}};
+  const MemoryPlan without = plan_memory(*checkpoint_, request);
+  EXPECT_EQ(without.adapters, 0u);
+  std::vector<std::shared_ptr<const Adapter>> loaded;
+  const auto attention = [](int, const std::string& name) { return name.starts_with("self_attn."); };
+  int ranks = 0;
+  for (const test::RandomAdapter& kind : {test::RandomAdapter{.rank = 4}, {.rank = 7, .seed = 2, .has = attention}}) {
+    const testing::TempDir directory;
+    test::write_adapter(directory, model, kind);
+    loaded.push_back(Adapter::load(directory.path(), model));
+    request.adapters.push_back(adapter_size(directory.path(), checkpoint_->config()));
+    EXPECT_EQ(request.adapters.back().bytes, loaded.back()->bytes());
+    EXPECT_EQ(request.adapters.back().rank, loaded.back()->rank());
+    ranks += kind.rank;
+    const MemoryPlan plan = plan_memory(*checkpoint_, request);
+    EXPECT_EQ(plan.adapters, Adapter::stack(loaded)->bytes());
+    EXPECT_EQ(plan.peak(), without.peak() + plan.adapters + adapter_scratch_bytes(64, ranks));
+  }
+  EXPECT_LE(most_sequences(*checkpoint_, request, without.peak()), 1);
+}
+
 TEST_P(MemoryPlanTest, ATokenMoreCostsWhatIsPlanned) {
   const EngineOptions options{.chunk = 64};
   // Far apart, so that neither blocks nor slabs show.
@@ -86,7 +111,7 @@ TEST_P(MemoryPlanTest, WhatFitsIsTheMostThatFits) {
   EXPECT_EQ(longest_context(*checkpoint_, request, SIZE_MAX), checkpoint_->config().max_positions);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, MemoryPlanTest, testing::Values("dense31/q4g64", "e2b/q4g64", "moe26/q4g64"),
+INSTANTIATE_TEST_SUITE_P(Models, MemoryPlanTest, ::testing::Values("dense31/q4g64", "e2b/q4g64", "moe26/q4g64"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '/', '_');

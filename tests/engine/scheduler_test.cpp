@@ -190,6 +190,57 @@ TEST_P(SchedulerTest, AGenerationThatOutgrowsTheMemoryAloneEndsAsFull) {
   EXPECT_THROW(bench.submit(request), Error);
 }
 
+// What adapters take goes off what keys and values may have: at once, and until it is given back.
+TEST_P(SchedulerTest, FollowsTheMemoryThatIsLeft) {
+  constexpr size_t kBytes = size_t{64} << 20;
+  size_t reserved = 0;
+  Bench bench(GetParam(), {.kv_bytes = kBytes, .reserved = [&] { return reserved; }});
+  const int64_t longest = bench.scheduler->longest();
+  const auto submit_all = [&] {
+    std::vector<std::shared_ptr<Recorded>> all;
+    for (unsigned i = 0; i < 8; ++i) all.push_back(bench.submit(request_of(i)));
+    return all;
+  };
+  const auto before = submit_all();
+  for (int i = 0; i < 4; ++i) bench.scheduler->step();
+  const size_t in_use = bench.cache.bytes_in_use();
+  ASSERT_GT(in_use, size_t{0});
+  // In the middle of it most of the memory goes. All end with the same bits, some having been computed anew.
+  const size_t block = bench.cache.bytes_for(1);
+  reserved = kBytes - bench.cache.bytes_for(350) - 4 * block;
+  EXPECT_EQ(bench.scheduler->kv_bytes(), kBytes - reserved);
+  EXPECT_EQ(bench.scheduler->stats().kv_bytes_limit, kBytes - reserved);
+  EXPECT_LT(bench.scheduler->longest(), longest);
+  EXPECT_GE(bench.scheduler->longest(), 350);
+  while (bench.scheduler->step()) EXPECT_LE(bench.cache.bytes_in_use(), kBytes - reserved);
+  for (unsigned i = 0; i < 8; ++i) {
+    Bench alone(GetParam());
+    const auto expected = alone.submit(request_of(i));
+    alone.run();
+    EXPECT_EQ(before[i]->tokens, expected->tokens) << i;
+    EXPECT_EQ(before[i]->end->error, "");
+  }
+  // Idle, but with prompts that are kept: those and what lies free go back.
+  reserved = kBytes - 5 * block;
+  EXPECT_FALSE(bench.scheduler->step());
+  EXPECT_LE(bench.cache.bytes(), kBytes - reserved);
+  GenerationRequest large = request_of(0);
+  large.prompt = random_prompt(200, 1);
+  EXPECT_THROW(bench.scheduler->check(large), Error);
+  reserved = 0;
+  EXPECT_EQ(bench.scheduler->longest(), longest);
+  EXPECT_NO_THROW(bench.scheduler->check(large));
+  // What fitted when it came and does no longer ends with an error.
+  const auto late = bench.submit(large);
+  reserved = kBytes - 5 * block;
+  bench.run();
+  ASSERT_TRUE(late->end.has_value());
+  EXPECT_NE(late->end->error.find("now holds"), std::string::npos) << late->end->error;
+  reserved = kBytes + 1;
+  EXPECT_EQ(bench.scheduler->kv_bytes(), size_t{0});
+  EXPECT_EQ(bench.scheduler->longest(), 0);
+}
+
 TEST_P(SchedulerTest, CancelledGenerationsFreeTheirPlaceAtOnceAndDisturbNobody) {
   Bench bench(GetParam(), {.max_running = 2});
   GenerationRequest request;

@@ -101,3 +101,23 @@ def test_what_does_not_fit_is_refused(tmp_path):
         run = carat("generate", TALKER, "hi", "--adapter", adapter)
         assert run.returncode == status and run.stdout == "" and word in run.stderr, run.stderr
         assert run.stderr.startswith("carat: ") and run.stderr.count("\n") == 1
+
+
+def test_fit_counts_them(tmp_path):
+    adapters = [write_adapter(tmp_path / name, 1.0, seed) for seed, name in enumerate("ab")]
+
+    def plan(*more):
+        run = carat("fit", TALKER, "--ctx", 256, "--json", *more)
+        assert run.returncode == 0, run.stderr
+        return json.loads(run.stdout)
+
+    each = 4 * (64 + mlp_width()) * 2 * 4  # rank · (inputs + outputs), two projections, float32
+    alone, one, two = plan(), plan("--adapter", adapters[0]), plan(*(x for a in adapters for x in ("--adapter", a)))
+    assert [p["adapters"] for p in (alone, one, two)] == [0, each, 2 * each]
+    scratch = 256 * 3 * 4 * 4  # rows, projections computed together, rank, float32
+    assert [p["peak"] - alone["peak"] for p in (one, two)] == [each + scratch, 2 * (each + scratch)]
+    assert plan("--adapter", adapters[0], "--memory", alone["peak"])["fits"] is False
+    assert "adapter " in carat("fit", TALKER, "--adapter", adapters[0]).stdout
+    assert "adapter" not in carat("fit", TALKER).stdout
+    run = carat("fit", TALKER, "--adapter", tmp_path)
+    assert run.returncode == 1 and "adapter_model.safetensors" in run.stderr

@@ -7,8 +7,12 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include "base/error.h"
+#include "compute/cpu/cpu_device.h"
+#include "engine/memory_plan.h"
+#include "support/adapter_files.h"
 
 namespace carat::server {
 namespace {
@@ -74,7 +78,7 @@ class Collected final : public ReplyListener {
   std::vector<Reply> replies_;
 };
 
-class ModelServiceTest : public testing::Test {
+class ModelServiceTest : public ::testing::Test {
  protected:
   static ServingOptions options() {
     ServingOptions o;
@@ -362,6 +366,75 @@ TEST_F(ModelServiceTest, DrainingRefusesNewRequestsAndEndsOldOnes) {
   EXPECT_EQ(closed.status, 503);
   EXPECT_GE(closed.retry_after, 1);
   EXPECT_FALSE(listener->wait()[0].end->error.has_value());
+}
+
+class AdapterMemoryTest : public ModelServiceTest {
+ protected:
+  AdapterMemoryTest() {
+    const Model model(Checkpoint::open(talker()), make_cpu_device({.threads = 1}));
+    test::write_adapter(small_, model, {.rank = 2, .seed = 1});
+    test::write_adapter(other_, model, {.rank = 5, .seed = 2});
+  }
+  size_t limit() { return service_.first().stats().kv_bytes_limit; }
+  static size_t cost(const AdapterInfo& info) { return info.bytes + adapter_scratch_bytes(64, info.rank); }
+
+  testing::TempDir small_, other_;
+};
+
+TEST_F(AdapterMemoryTest, WhatAdaptersTakeIsNotThereForKeysAndValues) {
+  const size_t all = limit();
+  const int64_t longest = service_.first().longest();
+  const AdapterInfo a = service_.load_adapter("", "a", small_.path().string());
+  EXPECT_EQ(limit(), all - cost(a));
+  const AdapterInfo b = service_.load_adapter("", "b", other_.path().string());
+  EXPECT_EQ(limit(), all - cost(a) - cost(b));
+  EXPECT_EQ(service_.served()[1]->stats().kv_bytes_limit, all);  // the other model has its own share
+  // Another under the same id, and one that was removed.
+  service_.load_adapter("", "a", other_.path().string());
+  EXPECT_EQ(limit(), all - 2 * cost(b));
+  service_.remove_adapter("", "b");
+  EXPECT_EQ(limit(), all - cost(b));
+  service_.remove_adapter("", "a");
+  EXPECT_EQ(limit(), all);
+  EXPECT_EQ(service_.first().longest(), longest);
+}
+
+TEST_F(AdapterMemoryTest, WhatIsInUseCountsAsLongAsItIs) {
+  const size_t all = limit();
+  const AdapterInfo a = service_.load_adapter("", "a", small_.path().string());
+  const AdapterInfo b = service_.load_adapter("", "b", other_.path().string());
+  ChatTask task = chat_task("and so on", 2000);
+  task.adapter = "a+b";
+  std::vector<std::shared_ptr<TaskHandle>> handles;
+  for (int i = 0; i < 3; ++i) handles.push_back(service_.chat(task, std::make_shared<Collected>(1)));
+  // Requests for the same sum share it.
+  const size_t sum = a.bytes + b.bytes + adapter_scratch_bytes(64, a.rank + b.rank);
+  EXPECT_EQ(limit(), all - cost(a) - cost(b) - sum);
+  service_.remove_adapter("", "a");
+  service_.remove_adapter("", "b");
+  EXPECT_EQ(limit(), all - sum);
+  for (const auto& handle : handles) handle->cancel();
+  for (int i = 0; i < 1000 && limit() != all; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(limit(), all);
+}
+
+TEST_F(AdapterMemoryTest, OneThatDoesNotFitIsRefusedAndLeavesNothing) {
+  const size_t all = limit();
+  ServingOptions narrow = options();
+  narrow.memory = service_.fixed_memory() + 2 * kLeastKvBytes + (size_t{40} << 20);
+  ModelService service({{"tiny", talker()}, {"other", gguf("gemma3.q8_0")}}, narrow, metrics_);
+  const testing::TempDir huge;
+  test::write_adapter(huge, Model(Checkpoint::open(talker()), make_cpu_device({.threads = 1})),
+                      {.rank = 12000, .zero_b = true, .has = [](int layer, const std::string& name) {
+                         return layer == 0 && name.starts_with("mlp.");
+                       }});
+  const ApiError error = refused([&] { service.load_adapter("", "huge", huge.path().string()); });
+  EXPECT_EQ(error.status, 400);
+  EXPECT_EQ(error.code, "insufficient_memory");
+  EXPECT_TRUE(service.adapters("").empty());
+  EXPECT_NO_THROW(service.load_adapter("", "a", small_.path().string()));
+  EXPECT_NO_THROW(service_.load_adapter("", "huge", huge.path().string()));
+  EXPECT_LT(limit(), all);
 }
 
 TEST(ModelServiceMemory, TooLittleMemoryIsSaid) {
