@@ -13,6 +13,7 @@
 
 #include "checkpoint/gguf.h"
 #include "grammar/constraint.h"
+#include "grammar/vocabulary.h"
 #include "tokenizer/tokenizer.h"
 
 namespace {
@@ -86,6 +87,59 @@ void measure(const carat::Tokenizer& tokenizer, const std::shared_ptr<const cara
              sample.name, tokens.size(), compile, means.front(), means.back(), slowest);
 }
 
+Json many_tools(int count) {
+  Json tools = Json::array();
+  for (int i = 0; i < count; ++i) {
+    const Json parameters = Json::parse(kSamples[static_cast<size_t>(i) % 2].schema);
+    tools.push_back({{"function", {{"name", fmt::format("tool_{}", i)}, {"parameters", parameters}}}});
+  }
+  return tools;
+}
+
+/// Text in which calls are free, without and with a call in it.
+void measure_free(const carat::Tokenizer& tokenizer, const std::shared_ptr<const carat::GrammarVocabulary>& vocabulary,
+                  int tools, carat::ChatFormat format) {
+  const double begin = microseconds();
+  const auto grammar = carat::free_call_grammar(vocabulary, many_tools(tools), format);
+  const double compile = microseconds() - begin;
+  const std::string name =
+      fmt::format("{} tools, {}", tools, format == carat::ChatFormat::kGemma3 ? "fenced" : "tokens");
+  if (grammar == nullptr) {
+    fmt::print("{:16} cannot be bound\n", name);
+    return;
+  }
+  std::string prose;
+  for (int i = 0; i < 50; ++i)
+    prose += "The capital of Norway is Oslo: \"a city\" by the sea.\n\n```python\nprint(1)\n```\n";
+  for (const bool calls : {false, true}) {
+    if (calls && format != carat::ChatFormat::kGemma3) continue;  // Gemma 3's vocabulary has no token that begins one
+    const std::string text =
+        calls ? fmt::format("So:\n```json\n{{\"name\": \"tool_0\", \"arguments\": {}}}\n```", kSamples[0].text) : prose;
+    const std::vector<int> tokens = tokenizer.encode(text, carat::Tokenizer::Specials::kText);
+    double first = 0.0, later = 0.0, slowest = 0.0;
+    for (int round = 0; round < 5; ++round) {
+      carat::Constraint constraint(grammar);
+      later = 0.0;
+      for (const int token : tokens) {
+        const double step = microseconds();
+        const auto mask = constraint.allowed();
+        if (!mask.empty() && (mask[static_cast<size_t>(token) / 64] >> (token % 64) & 1) == 0) {
+          throw std::runtime_error(fmt::format("{}: token {} is not allowed", name, tokenizer.piece(token)));
+        }
+        constraint.accept(token);
+        const double time = microseconds() - step;
+        later += time;
+        if (round > 0) slowest = std::max(slowest, time);
+      }
+      if (round == 0) first = later;
+    }
+    const auto count = static_cast<double>(tokens.size());
+    fmt::print(
+        "{:16} {:4} tokens  compile {:8.0f} us  first {:7.2f} us/token  later {:6.2f} us/token (slowest {:.0f})\n",
+        name + (calls ? " *" : ""), tokens.size(), compile, first / count, later / count, slowest);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -96,6 +150,9 @@ int main(int argc, char** argv) {
     const auto vocabulary = carat::make_grammar_vocabulary(*tokenizer, tokenizer->vocab_size(), tokenizer->eos_ids());
     fmt::print("vocabulary of {} tokens: {:.0f} ms\n", tokenizer->vocab_size(), (microseconds() - begin) / 1000.0);
     for (const Sample& sample : kSamples) measure(*tokenizer, vocabulary, sample);
+    fmt::print("text around calls (with a call: *)\n");
+    for (const int tools : {1, 10, 50}) measure_free(*tokenizer, vocabulary, tools, carat::ChatFormat::kGemma3);
+    if (vocabulary->control("<|tool_call>")) measure_free(*tokenizer, vocabulary, 50, carat::ChatFormat::kGemma4);
   } catch (const std::exception& error) {
     fmt::print(stderr, "grammar_bench: {}\n", error.what());
     return 1;

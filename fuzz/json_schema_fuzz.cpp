@@ -48,10 +48,24 @@ std::shared_ptr<const carat::GrammarVocabulary> vocabulary() {
   return kVocabulary;
 }
 
-void walk(const std::shared_ptr<const carat::Grammar>& grammar, std::string_view choices) {
+int id_of(const std::string& piece) {
+  static const auto kTokenizer = carat::Tokenizer::from_json_text(tokenizer_json(), "fuzz");
+  return kTokenizer->id(piece).value();
+}
+
+/// `opening`: tokens to begin with.
+void walk(const std::shared_ptr<const carat::Grammar>& grammar, std::string_view choices,
+          const std::vector<int>& opening = {}) {
   carat::Constraint constraint(grammar);
+  for (const int token : opening) {
+    const auto mask = constraint.allowed();
+    const auto at = static_cast<size_t>(token);
+    if (!mask.empty() && (mask[at / 64] >> (at % 64) & 1) == 0) __builtin_trap();
+    constraint.accept(token);
+  }
   for (size_t step = 0; step < 200; ++step) {
     const auto mask = constraint.allowed();
+    if (mask.empty()) return;  // in text again
     std::vector<int> allowed;
     for (size_t token = 0; token < mask.size() * 64; ++token) {
       if (mask[token / 64] >> (token % 64) & 1) allowed.push_back(static_cast<int>(token));
@@ -84,6 +98,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       carat::CallGrammarOptions options;
       options.format = format;
       walk(carat::call_grammar(vocabulary(), tools, options), choices);
+    } catch (const carat::Error&) {
+    }
+    try {
+      const auto free = carat::free_call_grammar(vocabulary(), tools, format);
+      if (free == nullptr) continue;
+      std::vector<int> opening = {id_of("<|tool_call>")};
+      if (format == carat::ChatFormat::kGemma3) {
+        opening.clear();
+        for (const char c : std::string_view("```json\n{\"name\": \"tool\", \"arguments\":")) {
+          opening.push_back(id_of(fmt::format("<0x{:02X}>", static_cast<unsigned char>(c))));
+        }
+      }
+      walk(free, choices, opening);
     } catch (const carat::Error&) {
     }
   }

@@ -80,6 +80,11 @@ class Determiniser {
       }
       if (keep) kept.push_back(node);
     }
+    const std::set<Node>& commitments = nfa_->commitments();
+    const auto commits = [&](Node node) { return commitments.contains(node); };
+    if (!commitments.empty() && std::ranges::any_of(kept, commits)) {
+      std::erase_if(kept, [&](Node node) { return !commits(node); });
+    }
     std::ranges::sort(kept);
     nodes = std::move(kept);
   }
@@ -440,8 +445,12 @@ Automaton make_automaton(const Rules& rules, int root, int quote) {
 
   std::vector<DraftState>& states = determiniser.states();
   automaton.heights = heights_of(states, automaton.rules);
-  if (automaton.heights[automaton.rules[static_cast<size_t>(root)].start] == kNever) {
-    fail("the schema accepts no value of finite size (or none nested less than {} deep)", Automaton::kMaxNesting);
+  for (size_t i = 0; i < rules.rules.size(); ++i) {
+    const bool is_root = i == static_cast<size_t>(root);
+    const std::string& needed = rules.rules[i].needed;
+    if ((!is_root && needed.empty()) || automaton.heights[automaton.rules[i].start] != kNever) continue;
+    fail("{} accepts no value of finite size (or none nested less than {} deep)",
+         needed.empty() ? "the schema" : needed, Automaton::kMaxNesting);
   }
   drop_dead(states, automaton.heights, automaton.rules);
   for (const uint8_t height : automaton.heights) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,6 +34,9 @@ class Nfa {
   void bytes(Node from, Node to, uint8_t first, uint8_t last) { link(from, {to, kNone, 0, Kind::kBytes, first, last}); }
   void token(Node from, Node to, int token) { link(from, {to, kNone, token, Kind::kToken, 0, 0}); }
   void call(Node from, Node to, int rule) { link(from, {to, kNone, rule, Kind::kCall, 0, 0}); }
+  /// A text that leads to this node is read in no other way.
+  void commit(Node node) { commitments_.insert(node); }
+  const std::set<Node>& commitments() const { return commitments_; }
   /// The node behind `text`, written byte by byte.
   Node literal(Node from, std::string_view text);
   void literal(Node from, Node to, std::string_view text) { empty(literal(from, text), to); }
@@ -48,6 +52,7 @@ class Nfa {
   void utf8(Node from, Node to, uint32_t first, uint32_t last, int length);
   std::vector<uint32_t> heads_;
   std::vector<Edge> edges_;
+  std::set<Node> commitments_;
 };
 
 /// Rules of a grammar being written. No rule may take the empty text.
@@ -57,6 +62,7 @@ struct Rules {
     bool text = false;  // a text of `syntax` with a number of characters in [shortest, longest]; start, end unused
     Syntax syntax = Syntax::kJson;
     uint32_t shortest = 0, longest = LocalState::kNoLimit;
+    std::string needed = {};  // not empty: its language must not be empty, and this says whose it is
   };
   static constexpr size_t kMaxRules = 10'000;
 
@@ -108,6 +114,9 @@ struct Automaton {
   std::array<uint32_t, 2> open{};  // by Syntax: before a text
   uint32_t text_states = 0;        // the states of texts are those below
   uint32_t tallest = 0;            // of all heights
+  /// [states], or none: of a text around calls, how many bytes it takes to the nearest one; 255 where that is not said,
+  /// 0 of all other states.
+  std::vector<uint8_t> distances;
 
   size_t states() const { return accepting.size(); }
   std::span<const Call> calls_of(uint32_t state) const {
@@ -118,8 +127,9 @@ struct Automaton {
   }
 };
 
-/// Throws Error when the language of rule `root` is empty, when a rule comes back to itself without taking anything,
-/// and beyond bounds. `quote` delimits texts of Syntax::kCall; -1 where the vocabulary has none.
+/// Throws Error when the language of rule `root`, or of one that is needed, is empty, when a rule comes back to itself
+/// without taking anything, and beyond bounds. `quote` delimits texts of Syntax::kCall; -1 where the vocabulary has
+/// none.
 Automaton make_automaton(const Rules& rules, int root, int quote);
 
 }  // namespace carat

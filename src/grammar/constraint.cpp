@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -18,11 +19,14 @@ void set(std::span<uint64_t> mask, int token) {
 
 }  // namespace
 
-Grammar::Grammar(std::shared_ptr<const GrammarVocabulary> vocabulary, const Rules& rules, int root, Prelude prelude)
+Grammar::Grammar(std::shared_ptr<const GrammarVocabulary> vocabulary, const Rules& rules, int root, Prelude prelude,
+                 Around around)
     : vocabulary_(std::move(vocabulary)),
       automaton_(make_automaton(rules, root, vocabulary_->control("<|\"|>").value_or(-1))),
       root_(static_cast<size_t>(root)),
-      prelude_(prelude) {
+      prelude_(prelude),
+      around_(around) {
+  if (around == Around::kText) automaton_.distances = distances_to_calls(automaton_, root_);
   if (prelude == Prelude::kNone) return;
   thought_open_ = vocabulary_->require_control("<|channel>");
   thought_close_ = vocabulary_->require_control("<channel|>");
@@ -32,6 +36,16 @@ std::shared_ptr<const LocalMask> Grammar::mask(LocalState state) const {
   state = normalized(automaton_, *vocabulary_, state);
   LocalMaskCache& cache = state.state < automaton_.text_states ? vocabulary_->text_masks() : masks_;
   return cache.get(automaton_, *vocabulary_, state);
+}
+
+size_t Grammar::bytes() const {
+  constexpr size_t kPerState = 16;  // beside the bytes that follow
+  return automaton_.next.size() * sizeof(uint16_t) + automaton_.states() * kPerState +
+         automaton_.calls.size() * sizeof(Automaton::Call) + masks_.bytes();
+}
+
+size_t grammar_bytes(const Grammar& grammar) {
+  return grammar.bytes();
 }
 
 struct Constraint::State {
@@ -61,6 +75,7 @@ struct Constraint::State {
     std::vector<std::pair<const LocalMask*, uint32_t>> places;
     bool complete = false;
     bool may_think = false;
+    bool in_text = false;
     auto operator<=>(const MaskKey&) const = default;
   };
   struct KeptMask {
@@ -70,6 +85,11 @@ struct Constraint::State {
   };
   static constexpr size_t kKeptMasks = 16;
   static constexpr size_t kKnownLocals = 4096;
+
+  /// In the text around, where nothing is bound yet.
+  bool in_text(const Step& step) const {
+    return grammar->around() == Around::kText && step.places.list.size() == 1 && step.places.list.front().callers == 0;
+  }
 
   const LocalMask* local(const Place& place) {
     const LocalState state = normalized(grammar->automaton(), grammar->vocabulary(), stacks.local(place));
@@ -85,10 +105,13 @@ struct Constraint::State {
       locals.clear();
       masks.clear();
     }
+    const bool text = in_text(now);
+    if (text && local(now.places.list.front())->open) return {};
     MaskKey key;
     for (const Place& place : now.places.list) key.places.emplace_back(local(place), place.callers);
     key.complete = now.places.complete || now.phase == Phase::kEnded;
     key.may_think = now.phase == Phase::kOpen;
+    key.in_text = text;
     ++clock;
     for (KeptMask& kept : masks) {
       if (kept.key != key) continue;
@@ -115,6 +138,7 @@ struct Constraint::State {
       follow(now.places.list[i], mask.exits, bits);
     }
     if (key.may_think) set(bits, grammar->thought_open());
+    if (key.in_text) std::ranges::transform(bits, grammar->vocabulary().silent_mask(), bits.begin(), std::bit_or());
     const bool none = std::ranges::all_of(bits, [](uint64_t word) { return word == 0; });
     if (key.complete || none) {
       for (const int id : grammar->vocabulary().stop_ids()) set(bits, id);
@@ -152,6 +176,11 @@ struct Constraint::State {
       if (next.phase == Phase::kSpeech) next.places = start;
     } else if (now.phase == Phase::kOpen && token == grammar->thought_open()) {
       next.phase = Phase::kThought;
+    } else if (in_text(now) && vocabulary.bytes(token).empty()) {
+      next.phase = Phase::kSpeech;
+      next.places = now.places;
+      stacks.step_token(next.places, token);
+      if (next.places.list.empty()) next.places = now.places;
     } else if (vocabulary.is_stop(token)) {
       next.phase = Phase::kEnded;
     } else {
@@ -197,7 +226,8 @@ void Constraint::rollback(int count) {
 
 bool Constraint::complete() {
   const State::Step& now = state_->steps.back();
-  return now.phase == State::Phase::kEnded || (now.phase != State::Phase::kThought && now.places.complete);
+  return now.phase == State::Phase::kEnded || state_->in_text(now) ||
+         (now.phase != State::Phase::kThought && now.places.complete);
 }
 
 }  // namespace carat

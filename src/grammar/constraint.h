@@ -1,6 +1,7 @@
 // Constrained decoding: which tokens may come next, so that what a model says is in a language.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -23,6 +24,8 @@ std::shared_ptr<const GrammarVocabulary> make_grammar_vocabulary(const Tokenizer
 
 /// A language over tokens: bytes and control tokens. Immutable; shared by generations and threads.
 class Grammar;
+/// What it takes of the memory now: masks are added while it is used.
+size_t grammar_bytes(const Grammar& grammar);
 
 /// What comes before the constrained part.
 enum class Prelude : uint8_t {
@@ -47,6 +50,15 @@ struct CallGrammarOptions {
 std::shared_ptr<const Grammar> call_grammar(std::shared_ptr<const GrammarVocabulary> vocabulary, const Json& tools,
                                             const CallGrammarOptions& options);
 
+/// Any text and thoughts, with any calls of `tools` in them. Text is free; what begins as a call of one of the tools is
+/// gone on with as one, with arguments that its schema accepts, and behind it text is free again. In Gemma 4's syntax a
+/// call begins with its control token; in Gemma 3's where its block has named a tool and the key of its arguments.
+///
+/// A tool with `"strict": false`, and one whose schema is not supported, keeps arguments of any kind. Null when no tool
+/// is left that binds anything. Throws Error for a tool with `"strict": true` whose schema is not supported.
+std::shared_ptr<const Grammar> free_call_grammar(const std::shared_ptr<const GrammarVocabulary>& vocabulary,
+                                                 const Json& tools, ChatFormat format);
+
 /// Where one generation stands in a language. Not thread-safe.
 class Constraint {
  public:
@@ -56,8 +68,8 @@ class Constraint {
   ~Constraint();
 
   /// Bit t of word t / 64 is set where token t may come next; [(vocab + 63) / 64] words. Never without any: where
-  /// nothing else is possible the stop ids are set. In a thought: every token with text, and <channel|>. Valid until
-  /// the next call.
+  /// nothing else is possible the stop ids are set. In a thought before what is bound: every token with text, and
+  /// <channel|>. No words at all where the next token is as free as without a constraint. Valid until the next call.
   std::span<const uint64_t> allowed();
   /// Goes on past a token. REQUIRES: allowed() had it. One that leads out of the language is an Error and changes
   /// nothing.

@@ -24,7 +24,58 @@ bool is_body(const Automaton& automaton, uint32_t state) {
   return state == automaton.body[0] || state == automaton.body[1];
 }
 
+/// The states that a rule is in while it is read, those before, between and behind what it calls.
+std::vector<uint32_t> states_of(const Automaton& automaton, size_t rule) {
+  std::vector<uint32_t> states = {automaton.rules[rule].start};
+  std::vector<bool> seen(automaton.states());
+  const auto meet = [&](uint32_t state) {
+    if (state == 0 || seen[state]) return;
+    seen[state] = true;
+    states.push_back(state);
+  };
+  seen[states.front()] = true;
+  for (size_t i = 0; i < states.size(); ++i) {
+    const uint32_t state = states[i];
+    for (size_t c = 0; c < automaton.width; ++c) meet(automaton.next[state * automaton.width + c]);
+    for (const Automaton::TokenStep& step : automaton.tokens_of(state)) meet(step.to);
+    for (const Automaton::Call& call : automaton.calls_of(state)) meet(call.back);
+  }
+  return states;
+}
+
+/// Of a state of a text around calls: all tokens with bytes, save those that reach into a call. Looks only where the
+/// trie is as deep as it is to the call.
+LocalMask make_text_mask(const Automaton& automaton, const GrammarVocabulary& vocabulary, LocalState from) {
+  LocalMask mask;
+  mask.bits = vocabulary.thought_mask();
+  const TokenTrie& trie = vocabulary.trie();
+  std::array<uint32_t, GrammarVocabulary::kMaxTokenBytes + 1> path;
+  path[0] = from.state;
+  for (uint32_t i = 1; i < trie.nodes.size();) {
+    const TokenTrie::Node& at = trie.nodes[i];
+    const uint32_t state = automaton.next[path[at.depth - 1u] * automaton.width + automaton.classes[at.byte]];
+    path[at.depth] = state;
+    if (automaton.distances[state] > at.height) {
+      i = at.skip;
+      continue;
+    }
+    ++i;
+    if (automaton.distances[state] > 0 || i == at.skip) continue;
+    mask.exits.push_back({state, i - 1, &trie});
+    for (; i < at.skip; ++i) {
+      for (int32_t token = trie.nodes[i].token; token >= 0; token = vocabulary.next_twin(token))
+        clear(mask.bits, token);
+    }
+  }
+  std::ranges::stable_sort(mask.exits, {}, &LocalExit::state);
+  if (mask.exits.empty()) return {.open = true, .bits = {}, .tokens = {}, .exits = {}};
+  return mask;
+}
+
 LocalMask make_mask(const Automaton& automaton, const GrammarVocabulary& vocabulary, LocalState state) {
+  if (!automaton.distances.empty() && automaton.distances[state.state] > 0) {
+    return make_text_mask(automaton, vocabulary, state);
+  }
   LocalMask mask;
   for (const Automaton::TokenStep& step : automaton.tokens_of(state.state)) {
     if (automaton.heights[step.to] > state.budget) continue;
@@ -123,6 +174,31 @@ LocalState normalized(const Automaton& automaton, const GrammarVocabulary& vocab
   return state;
 }
 
+std::vector<uint8_t> distances_to_calls(const Automaton& automaton, size_t root) {
+  std::vector<uint8_t> distances(automaton.states(), 0);
+  std::vector<uint32_t> near, left;
+  for (const uint32_t state : states_of(automaton, root)) {
+    (automaton.calls_of(state).empty() ? left : near).push_back(state);
+  }
+  for (const uint32_t state : left) distances[state] = 255;
+  // Round by round those from which one byte leads to what the last round has found.
+  for (uint8_t distance = 1; distance < 255 && !near.empty(); ++distance) {
+    std::vector<bool> found(automaton.states());
+    for (const uint32_t state : near) found[state] = true;
+    near.clear();
+    std::erase_if(left, [&](uint32_t state) {
+      for (size_t c = 0; c < automaton.width; ++c) {
+        if (!found[automaton.next[state * automaton.width + c]]) continue;
+        distances[state] = distance;
+        near.push_back(state);
+        return true;
+      }
+      return false;
+    });
+  }
+  return distances;
+}
+
 uint64_t key_of(LocalState state) {
   const uint64_t remaining = state.remaining == LocalState::kNoLimit ? 0xffff : state.remaining;
   return uint64_t{state.state} | remaining << 16 | uint64_t{state.needed} << 32 | uint64_t{state.budget} << 48;
@@ -141,6 +217,11 @@ std::shared_ptr<const LocalMask> LocalMaskCache::get(const Automaton& automaton,
   const auto [it, added] = masks_.try_emplace(key, mask);
   if (added) bytes_ += mask->size_in_bytes();
   return it->second;
+}
+
+size_t LocalMaskCache::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
 }
 
 }  // namespace carat

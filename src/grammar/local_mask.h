@@ -41,6 +41,7 @@ struct LocalExit {
 };
 
 struct LocalMask {
+  bool open = false;             // of a text around calls: any token may come, and nothing of the following is filled
   std::vector<uint64_t> bits;    // either these ...
   std::vector<int32_t> tokens;   // ... or these: what the rule takes wholly
   std::vector<LocalExit> exits;  // grouped by state
@@ -52,6 +53,10 @@ struct LocalMask {
 void walk_subtree(const Automaton& automaton, const GrammarVocabulary& vocabulary, const TokenTrie& trie, uint32_t node,
                   LocalState from, std::vector<int32_t>& tokens, std::vector<LocalExit>& exits);
 
+/// Automaton::distances where the text around is that of rule `root`. REQUIRES: it is in one state at a time, takes
+/// every byte, and a state that calls takes nothing itself.
+std::vector<uint8_t> distances_to_calls(const Automaton& automaton, size_t root);
+
 /// Masks by state, shared by threads. Holds no more than a fixed number of bytes; what does not fit belongs to who
 /// asked.
 class LocalMaskCache {
@@ -59,9 +64,10 @@ class LocalMaskCache {
   /// `state` in the form that normalized() gives it.
   std::shared_ptr<const LocalMask> get(const Automaton& automaton, const GrammarVocabulary& vocabulary,
                                        LocalState state);
+  size_t bytes() const;
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::unordered_map<uint64_t, std::shared_ptr<const LocalMask>> masks_;
   size_t bytes_ = 0;
 };

@@ -67,7 +67,12 @@ void TokenTrie::build(std::span<const std::pair<std::string_view, int>> tokens, 
   std::vector<uint32_t> path = {0};  // the nodes of the text before
   std::string_view before;
   const auto close_to = [&](size_t depth) {
-    for (; path.size() > depth + 1; path.pop_back()) nodes[path.back()].skip = static_cast<uint32_t>(nodes.size());
+    for (; path.size() > depth + 1; path.pop_back()) {
+      Node& closed = nodes[path.back()];
+      Node& parent = nodes[path[path.size() - 2]];
+      closed.skip = static_cast<uint32_t>(nodes.size());
+      parent.height = std::max<uint8_t>(parent.height, static_cast<uint8_t>(closed.height + 1));
+    }
   };
   for (const auto& [text, token] : tokens) {
     size_t common = 0;
@@ -113,9 +118,13 @@ GrammarVocabulary::GrammarVocabulary(const Tokenizer& tokenizer, int vocab, std:
   std::vector<std::pair<std::string_view, int>> tokens;
   tokens.reserve(static_cast<size_t>(vocab));
   thought_mask_.assign(words(), 0);
+  silent_mask_.assign(words(), 0);
   for (int id = 0; id < vocab; ++id) {
     const std::string_view text = bytes(id);
-    if (text.empty()) continue;
+    if (text.empty()) {
+      set(silent_mask_, id);
+      continue;
+    }
     tokens.emplace_back(text, id);
     longest_ = std::max(longest_, text.size());
     set(thought_mask_, id);

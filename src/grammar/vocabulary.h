@@ -23,7 +23,8 @@ struct TokenTrie {
     uint32_t skip = 0;   // the first node behind this subtree
     int32_t token = -1;  // the first of the tokens that end here; twins follow in GrammarVocabulary::next_twin
     uint8_t byte = 0;
-    uint8_t depth = 0;  // bytes from the root, whose depth is 0
+    uint8_t depth = 0;   // bytes from the root, whose depth is 0
+    uint8_t height = 0;  // bytes to the deepest node below it
   };
   std::vector<Node> nodes;  // [0] is the root
 
@@ -63,6 +64,8 @@ class GrammarVocabulary {
   size_t longest() const { return longest_; }
   /// All tokens with bytes, and <channel|>: what may be said in a thought.
   const std::vector<uint64_t>& thought_mask() const { return thought_mask_; }
+  /// All tokens without bytes: control tokens, stop tokens, ids without a piece.
+  const std::vector<uint64_t>& silent_mask() const { return silent_mask_; }
 
   /// Masks inside free texts are the same for all grammars.
   LocalMaskCache& text_masks() const { return text_masks_; }
@@ -78,6 +81,7 @@ class GrammarVocabulary {
   std::array<PlainTokens, 2> plain_;  // by Syntax
   size_t longest_ = 0;
   std::vector<uint64_t> thought_mask_;
+  std::vector<uint64_t> silent_mask_;
   mutable LocalMaskCache text_masks_;
 };
 

@@ -25,6 +25,7 @@ Json read_tools(const Fields& body) {
     Json function = {{"name", *tool.text("name")}};
     if (const auto description = tool.text("description")) function["description"] = *description;
     function["parameters"] = tool.object("input_schema")->json();
+    if (const auto strict = tool.flag("strict")) function["strict"] = *strict;
     tools.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
   check_tools(tools);

@@ -84,7 +84,7 @@ Json read_tools(const Fields& body) {
 Json tell_tools(const Json& tools) {
   Json told = Json::array();
   for (const Json& tool : tools) {
-    Json flat = {{"type", "function"}, {"description", nullptr}, {"parameters", nullptr}, {"strict", false}};
+    Json flat = {{"type", "function"}, {"description", nullptr}, {"parameters", nullptr}, {"strict", nullptr}};
     flat.update(tool["function"]);
     told.push_back(std::move(flat));
   }

@@ -256,7 +256,7 @@ const std::shared_ptr<const GrammarVocabulary>& ServedModel::grammar_vocabulary(
   return vocabulary_;
 }
 
-/// What the reply must be in; null for anything.
+/// What binds the reply; null for nothing.
 std::shared_ptr<const Grammar> ServedModel::grammar_of(const ChatTask& task, Prelude prelude) const {
   using Choice = ToolChoice::Kind;
   if (task.tool_choice.kind == Choice::kRequired || task.tool_choice.kind == Choice::kNamed) {
@@ -264,7 +264,11 @@ std::shared_ptr<const Grammar> ServedModel::grammar_of(const ChatTask& task, Pre
         grammar_vocabulary(), task.tools,
         {.format = format_, .name = task.tool_choice.name, .parallel = task.parallel_tool_calls, .prelude = prelude});
   }
-  if (task.response_format.kind == ResponseFormat::Kind::kText) return nullptr;
+  if (task.response_format.kind == ResponseFormat::Kind::kText) {
+    if (task.tool_choice.kind == Choice::kNone || !task.tools.is_array() || task.tools.empty()) return nullptr;
+    return free_calls_.get(task.tools.dump(-1, ' ', false, Json::error_handler_t::replace),
+                           [&] { return free_call_grammar(grammar_vocabulary(), task.tools, format_); });
+  }
   return json_grammar(grammar_vocabulary(), task.response_format.schema, prelude);
 }
 

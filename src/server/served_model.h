@@ -11,6 +11,7 @@
 #include "chat/speech.h"
 #include "engine/engine_thread.h"
 #include "server/adapter_shelf.h"
+#include "server/grammar_cache.h"
 #include "server/metrics.h"
 #include "server/reply.h"
 #include "server/service.h"
@@ -97,6 +98,7 @@ class ServedModel {
   std::vector<int> stop_ids_;
   mutable std::once_flag vocabulary_once_;
   mutable std::shared_ptr<const GrammarVocabulary> vocabulary_;
+  mutable GrammarCache free_calls_;
   AdapterShelf adapters_;
   std::unique_ptr<EngineThread> engine_;  // last: its thread uses all of the above
 };

@@ -24,23 +24,27 @@ struct TestVocabulary {
   int stop = 0;
 };
 
-/// The small Gemma vocabulary of the tokenizer's tests with Gemma 4's control tokens added to it.
-inline TestVocabulary small_vocabulary(const std::string& small_json) {
+/// The small Gemma vocabulary of the tokenizer's tests with Gemma 4's control tokens added to it, and `pieces` of text.
+inline TestVocabulary small_vocabulary(const std::string& small_json, const std::vector<std::string>& pieces = {}) {
   std::ifstream file(small_json);
   if (!file) throw std::runtime_error("cannot read " + small_json);
   Json json = Json::parse(file);
   int id = static_cast<int>(json["model"]["vocab"].size());
   for (const auto& token : json["added_tokens"]) id = std::max(id, token["id"].get<int>() + 1);
-  for (const char* piece :
-       {"<|tool_call>", "<tool_call|>", "<|\"|>", "<|channel>", "<channel|>", "<|tool_response>", "<turn|>"}) {
+  const auto add = [&](const std::string& piece, bool special) {
     json["added_tokens"].push_back({{"id", id++},
                                     {"content", piece},
                                     {"single_word", false},
                                     {"lstrip", false},
                                     {"rstrip", false},
                                     {"normalized", false},
-                                    {"special", true}});
+                                    {"special", special}});
+  };
+  for (const char* piece :
+       {"<|tool_call>", "<tool_call|>", "<|\"|>", "<|channel>", "<channel|>", "<|tool_response>", "<turn|>"}) {
+    add(piece, true);
   }
+  for (const std::string& piece : pieces) add(piece, false);
   TestVocabulary out;
   out.tokenizer = Tokenizer::from_json_text(json.dump(), "small.json");
   out.stop = out.tokenizer->id("<turn|>").value();
@@ -62,12 +66,13 @@ inline std::vector<int> tokens_of(std::span<const uint64_t> mask) {
   return tokens;
 }
 
-/// Tokens drawn from what is allowed until a stop token comes, which is not among the result. Ends when it can after
-/// about `length` tokens: then tokens that lead towards an end are preferred.
+/// Tokens drawn from what is allowed until a stop token comes, which is not among the result, or until anything may
+/// come. Ends when it can after about `length` tokens: then tokens that lead towards an end are preferred.
 inline std::vector<int> random_walk(Constraint& constraint, const TestVocabulary& vocabulary, std::mt19937& random,
                                     size_t length, size_t limit = 20'000) {
   std::vector<int> walked;
   while (walked.size() < limit) {
+    if (constraint.allowed().empty()) return walked;
     const std::vector<int> allowed = tokens_of(constraint.allowed());
     if (allowed.empty()) throw std::runtime_error("nothing is allowed");
     const bool may_stop = has(constraint.allowed(), vocabulary.stop);

@@ -183,3 +183,30 @@ def test_random_tools(format_name):
             calls = json.loads(block)
             for call in calls if isinstance(calls, list) else [calls]:
                 jsonschema.validate(call["arguments"], request["tools"][0]["function"]["parameters"])
+
+
+@pytest.mark.parametrize("format_name", ["gemma4", "gemma3"])
+def test_random_tools_called_freely(format_name):
+    """A call that was begun in free text is read back, and its arguments are valid."""
+    draw = Schemas(SEED + 2)
+    requests = []
+    for i in range(CASES // 5):
+        draw.names = []
+        functions = [{"name": f"tool_{i}{tail}", "strict": True, "parameters": draw.object(2)} for tail in ("", "_more")]
+        requests.append({"tools": [{"type": "function", "function": function} for function in functions], "format": format_name, "seed": i,
+                         "free": True, "walks": WALKS})
+    refused = 0
+    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+    for request, answer in zip(requests, constrained(requests), strict=True):
+        if "error" in answer:
+            refused += 1
+            assert re.search("no value|none of the values|too large", answer["error"]), f"{request}\n{answer}"
+            continue
+        schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in request["tools"]}
+        assert len(answer["calls"]) == WALKS
+        for calls in answer["calls"]:
+            assert calls and calls[0][0].startswith(request["tools"][0]["function"]["name"]), f"{request}\n{answer}"
+            for name, arguments in calls:
+                errors = [error.message for error in jsonschema.Draft202012Validator(schemas[name], format_checker=checker).iter_errors(arguments)]
+                assert not errors, f"{request}\n{name} {arguments}\n{errors}"
+    assert refused < len(requests) * 0.3  # either of two

@@ -70,6 +70,31 @@ def test_every_forced_call_is_valid(client, name):
         assert_valid(call, name)
 
 
+def test_calls_that_nobody_forced_are_valid_too(client):
+    """Whatever a model that may call or not does: no call of it breaks its schema, and no tool is made up."""
+    said = chat(client, [{"role": "user", "content": "Repeat after me."}], tools=TOOLS, seed=1, max_tokens=40)
+    assert said.choices[0].finish_reason in ("stop", "length", "tool_calls")
+
+    def answer(number):
+        return chat(client, [{"role": "user", "content": PROMPTS[number]}], tools=TOOLS, seed=number, temperature=1.0, max_tokens=150).choices[0]
+    with concurrent.futures.ThreadPoolExecutor(10) as pool:
+        choices = list(pool.map(answer, range(len(PROMPTS))))
+    for choice in choices:
+        for call in choice.message.tool_calls or []:
+            assert_valid(call)
+
+
+def test_only_strict_tools_must_have_a_schema_that_is_supported(client):
+    odd = tool("odd", "Cannot be bound.", {"n": {"type": "integer", "not": {"const": 3}}})
+    messages = [{"role": "user", "content": "Hello"}]
+    for strict in (None, False):
+        odd["function"]["strict"] = strict
+        assert chat(client, messages, tools=[odd, *TOOLS], max_tokens=5).usage.completion_tokens <= 5
+    odd["function"]["strict"] = True
+    with pytest.raises(openai.BadRequestError, match="not"):
+        chat(client, messages, tools=[odd, *TOOLS], max_tokens=5)
+
+
 def test_a_loop_with_tools(client):
     """Ask, be called, return the results, call on, and answer."""
     messages = [{"role": "system", "content": "You are a helper with tools."}, {"role": "user", "content": "What is the weather in Oslo?"}]

@@ -308,6 +308,122 @@ TEST_F(ModelServiceTest, ForcedCallsAreCallsOfTheRightToolWithValidArguments) {
   }
 }
 
+Json two_tools(const Json& strict = nullptr) {
+  Json tools = Json::parse(R"([
+      {"type": "function", "function": {"name": "send", "parameters": {"type": "object",
+        "properties": {"to": {"enum": ["ann", "bob"]}, "urgent": {"type": "boolean"}}, "required": ["to"]}}},
+      {"type": "function", "function": {"name": "send_message", "parameters": {"type": "object",
+        "properties": {"count": {"type": "integer"}}, "required": ["count"]}}}])");
+  for (Json& tool : tools) tool["function"]["strict"] = strict;
+  return tools;
+}
+
+TEST_F(ModelServiceTest, CallsThatNobodyForcedAreBoundByTheirSchemasToo) {
+  ChatTask task = chat_task("call something, or do not", 300);
+  task.ignore_eos = false;
+  task.tools = two_tools();
+  task.sampling.temperature = 1.0f;
+  task.sampling.top_k = 0;
+  task.sampling.top_p = 1.0f;
+  // A random model begins calls when it is pushed to.
+  task.sampling.logit_bias = {{*service_.first().tokenizer().id("<|tool_call>"), 4.0f}};
+  int calls = 0;
+  int talked = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    task.sampling.seed = seed;
+    task.thinking = seed % 2 == 0;
+    task.parallel_tool_calls = seed % 3 != 0;
+    const auto reply = chat(task)[0];
+    ASSERT_FALSE(reply.end->error) << reply.end->error->message;
+    talked += reply.text.empty() ? 0 : 1;
+    for (const ReplyEvent& call : reply.calls) {
+      ++calls;
+      const Json arguments = Json::parse(call.arguments);
+      if (call.text == "send") {
+        EXPECT_TRUE(arguments.at("to") == "ann" || arguments.at("to") == "bob") << call.arguments;
+      } else {
+        ASSERT_EQ(call.text, "send_message");
+        EXPECT_TRUE(arguments.at("count").is_number_integer()) << call.arguments;
+      }
+    }
+    // None that was begun came out malformed, save one that was cut.
+    if (reply.end->usage.completion_tokens < *task.max_tokens) {
+      EXPECT_EQ(reply.text.find("<|tool_call>"), std::string::npos) << reply.text;
+    }
+  }
+  EXPECT_GT(calls, 20);
+  EXPECT_GT(talked, 5);
+}
+
+TEST_F(ModelServiceTest, ToolsThatAreNotCalledChangeNoToken) {
+  ChatTask task = chat_task("just talk", 60);
+  task.sampling.temperature = 1.0f;
+  task.logprobs = true;
+  task.top_logprobs = 3;
+  for (const char* model : {"tiny", "other"}) {
+    task.model = model;
+    if (model == std::string("tiny")) {
+      task.sampling.logit_bias = {{*service_.first().tokenizer().id("<|tool_call>"), -100.0f}};
+    }
+    for (uint64_t seed = 0; seed < 5; ++seed) {
+      task.sampling.seed = seed;
+      task.tools = two_tools(false);  // the same prompt, and no constraint
+      const auto free = chat(task)[0];
+      for (const Json& strict : {Json(), Json(true)}) {
+        task.tools = two_tools(strict);
+        const auto bound = chat(task)[0];
+        ASSERT_EQ(bound.end->usage.prompt_tokens, free.end->usage.prompt_tokens);
+        EXPECT_EQ(bound.text, free.text);
+        ASSERT_EQ(bound.tokens.size(), free.tokens.size());
+        for (size_t t = 0; t < free.tokens.size(); ++t) {
+          EXPECT_EQ(bound.tokens[t].token, free.tokens[t].token);
+          EXPECT_EQ(bound.tokens[t].logprob, free.tokens[t].logprob);
+        }
+      }
+    }
+    task.sampling.logit_bias.clear();
+  }
+}
+
+TEST_F(ModelServiceTest, OnlyStrictToolsMustHaveASchemaThatIsSupported) {
+  for (const char* model : {"tiny", "other"}) {
+    ChatTask task = chat_task("x", 4);
+    task.model = model;
+    for (const Json& strict : {Json(), Json(false)}) {
+      task.tools = two_tools(strict);
+      task.tools[0]["function"]["parameters"]["not"] = Json::object();
+      EXPECT_FALSE(chat(task)[0].end->error);
+    }
+    task.tools[0]["function"]["strict"] = true;
+    const ApiError error = refused([&] { service_.chat(task, std::make_shared<Collected>(1)); });
+    EXPECT_EQ(error.code, "invalid_schema");
+    EXPECT_EQ(error.param, "tools");
+    EXPECT_NE(error.message.find("'send'"), std::string::npos) << error.message;
+  }
+}
+
+TEST(GrammarCacheTest, KeepsWhatWasUsedLast) {
+  GrammarCache cache;
+  int made = 0;
+  const auto get = [&](size_t key) {
+    cache.get(std::to_string(key), [&]() -> std::shared_ptr<const Grammar> {
+      ++made;
+      return nullptr;
+    });
+  };
+  for (size_t i = 0; i < GrammarCache::kMost; ++i) get(i);
+  for (size_t i = 0; i < GrammarCache::kMost; ++i) get(i);
+  EXPECT_EQ(made, static_cast<int>(GrammarCache::kMost));
+  get(0);
+  get(100);  // in the place of 1
+  get(0);
+  EXPECT_EQ(made, static_cast<int>(GrammarCache::kMost) + 1);
+  get(1);
+  EXPECT_EQ(made, static_cast<int>(GrammarCache::kMost) + 2);
+  EXPECT_THROW(cache.get("bad", []() -> std::shared_ptr<const Grammar> { fail("no"); }), Error);
+  EXPECT_THROW(cache.get("bad", []() -> std::shared_ptr<const Grammar> { fail("no"); }), Error);
+}
+
 // The schema binds the answer: at once when there is no thought, behind the thought when there is one.
 TEST_F(ModelServiceTest, ThoughtsComeBeforeJsonAndAreFree) {
   ChatTask task = chat_task("think, then make json", 400);

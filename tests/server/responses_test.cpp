@@ -210,7 +210,7 @@ TEST(ResponsesRequest, ResponseTellsWhatWasAsked) {
   EXPECT_EQ(response["metadata"], Json({{"a", "b"}}));
   EXPECT_EQ(response["user"], "u");
   EXPECT_EQ(response["tools"],
-            Json::parse(R"([{"type":"function","description":null,"parameters":null,"strict":false,"name":"f"}])"));
+            Json::parse(R"([{"type":"function","description":null,"parameters":null,"strict":null,"name":"f"}])"));
   EXPECT_EQ(response["tool_choice"], "auto");
   EXPECT_EQ(response["reasoning"], Json::parse(R"({"effort":"low","summary":null})"));
   EXPECT_EQ(response["text"], Json::parse(R"({"format":{"type":"text"}})"));
