@@ -131,9 +131,10 @@ struct Kernels {
   Order (*order)(const Matrix& w);
   /// Fills in row `row` of x.ordered_hi and x.ordered_lo, in x.order.
   void (*reorder)(const QuantizedRows& x, int64_t row);
-  /// out[t * stride + r - first] = dot(w[r], x[first_token + t]) for `count` rows and `tokens` tokens.
+  /// out[t * stride + r - first] = dot(w[r], x[first_token + t]) for `count` rows and `tokens` tokens. `next` is where
+  /// this thread will read weights then, which may be fetched meanwhile; null: behind these rows.
   void (*integer_dot)(const Matrix& w, int64_t first, int64_t count, const QuantizedRows& x, int64_t first_token,
-                      int64_t tokens, float* out, int64_t stride);
+                      int64_t tokens, float* out, int64_t stride, const std::byte* next);
 
   /// GEMM for integer formats; null where integer_dot is all there is.
   GemmShape gemm;

@@ -5,6 +5,7 @@
 
 #include <cpuid.h>
 #include <immintrin.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -52,6 +53,7 @@ constexpr PanelOrder kPanelOrder = PanelOrder::kPairs;
 #include "compute/cpu/decode.inc"
 #include "compute/cpu/gather_avx2.inc"
 #include "compute/cpu/readers_x86.inc"
+#include "compute/cpu/stream_x86.inc"
 #include "compute/cpu/dot_avx2.inc"
 #include "compute/cpu/integer_x86.inc"
 #include "compute/cpu/panels_x86.inc"

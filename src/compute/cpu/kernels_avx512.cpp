@@ -4,6 +4,7 @@
 #if defined(__AVX512VNNI__)
 
 #include <immintrin.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -45,7 +46,9 @@ constexpr PanelOrder kPanelOrder = PanelOrder::kSteps;
 #include "compute/cpu/decode.inc"
 #include "compute/cpu/gather_avx512.inc"
 #include "compute/cpu/readers_x86.inc"
+#include "compute/cpu/stream_x86.inc"
 #include "compute/cpu/dot_avx512.inc"
+#include "compute/cpu/two_rows_avx512.inc"
 #include "compute/cpu/integer_x86.inc"
 #include "compute/cpu/panels_x86.inc"
 #include "compute/cpu/gemm_avx512.inc"

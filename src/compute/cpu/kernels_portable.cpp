@@ -68,7 +68,7 @@ float dot_row(const Matrix& w, int64_t row, const QuantizedRows& x, int64_t toke
 }
 
 void integer_dot(const Matrix& w, int64_t first, int64_t count, const QuantizedRows& x, int64_t first_token,
-                 int64_t tokens, float* out, int64_t stride) {
+                 int64_t tokens, float* out, int64_t stride, const std::byte* /*next*/) {
   with_reader(w.format, [&](auto reader) {
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t r = 0; r < count; ++r) {

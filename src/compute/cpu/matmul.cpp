@@ -233,13 +233,17 @@ void Matmul::add_panel_tasks(const Activations& x, const Product& product, int i
 void Matmul::run_task(Activations& x, const Product& product, const Task& task, Scratch& scratch) {
   const auto index = static_cast<size_t>(task.product);
   float* const y = product.out + task.first_token * product.stride + task.first;
-  multiply(x, product, product.w, task, y, product.stride, scratch);
+  const std::byte* gate_rows = nullptr;
+  if (product.gate) gate_rows = product.gate.data + static_cast<size_t>(task.first) * product.gate.row_bytes;
+  multiply(x, product, product.w, task, gate_rows, y, product.stride, scratch);
   if (!product.lora.pairs.empty()) {
     lora_.add(2 * index, product.w.rows, task.first, task.count, product.out + task.first, product.stride);
   }
   if (!product.gate) return;
   scratch.gate.resize(static_cast<size_t>(task.tokens * task.count));
-  multiply(x, product, product.gate, task, scratch.gate.data(), task.count, scratch);
+  const std::byte* const next_rows =
+      product.w.data + static_cast<size_t>(task.first + task.count) * product.w.row_bytes;
+  multiply(x, product, product.gate, task, next_rows, scratch.gate.data(), task.count, scratch);
   if (!product.gate_lora.pairs.empty()) {
     lora_.add(2 * index + 1, product.w.rows, task.first, task.count, scratch.gate.data(), task.count);
   }
@@ -277,8 +281,8 @@ void Matmul::multiply_panels(const Activations& x, const Matrix& w, const Task& 
   }
 }
 
-void Matmul::multiply(Activations& x, const Product& product, const Matrix& w, const Task& task, float* out,
-                      int64_t stride, Scratch& scratch) {
+void Matmul::multiply(Activations& x, const Product& product, const Matrix& w, const Task& task, const std::byte* next,
+                      float* out, int64_t stride, Scratch& scratch) {
   if (on_panels(product)) return multiply_panels(x, w, task, out, stride, scratch);
   const int64_t first = task.first;
   const int64_t count = task.count;
@@ -299,7 +303,7 @@ void Matmul::multiply(Activations& x, const Product& product, const Matrix& w, c
   if (on_integers(product)) {
     const QuantizedRows rows = kernels_.order == nullptr ? x.q_ : in_order(x, kernels_.order(w));
     for_runs([&](int64_t token, int64_t at, int64_t run) {
-      kernels_.integer_dot(w, first, count, rows, token, run, out + at * stride, stride);
+      kernels_.integer_dot(w, first, count, rows, token, run, out + at * stride, stride, next);
     });
   } else {
     const int64_t cols = w.cols;

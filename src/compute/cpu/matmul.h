@@ -89,9 +89,10 @@ class Matmul {
   /// Cuts product `index`, which runs on panels, into tasks of rows and tokens.
   void add_panel_tasks(const Activations& x, const Product& product, int index);
   void run_task(Activations& x, const Product& product, const Task& task, Scratch& scratch);
-  /// out: the task's first token and row.
-  void multiply(Activations& x, const Product& product, const Matrix& w, const Task& task, float* out, int64_t stride,
-                Scratch& scratch);
+  /// next: what the thread reads after the task's rows of w; null for those that follow. out: the task's first token and
+  /// row.
+  void multiply(Activations& x, const Product& product, const Matrix& w, const Task& task, const std::byte* next,
+                float* out, int64_t stride, Scratch& scratch);
   void multiply_panels(const Activations& x, const Matrix& w, const Task& task, float* out, int64_t stride,
                        Scratch& scratch);
 
