@@ -44,7 +44,7 @@ std::vector<uint32_t> states_of(const Automaton& automaton, size_t rule) {
 }
 
 /// Of a state of a text around calls: all tokens with bytes, save those that reach into a call. Looks only where the
-/// trie is as deep as it is to the call.
+/// trie is deeper than it is to the call.
 LocalMask make_text_mask(const Automaton& automaton, const GrammarVocabulary& vocabulary, LocalState from) {
   LocalMask mask;
   mask.bits = vocabulary.thought_mask();
@@ -55,12 +55,12 @@ LocalMask make_text_mask(const Automaton& automaton, const GrammarVocabulary& vo
     const TokenTrie::Node& at = trie.nodes[i];
     const uint32_t state = automaton.next[path[at.depth - 1u] * automaton.width + automaton.classes[at.byte]];
     path[at.depth] = state;
-    if (automaton.distances[state] > at.height) {
+    if (automaton.distances[state] >= at.height) {
       i = at.skip;
       continue;
     }
     ++i;
-    if (automaton.distances[state] > 0 || i == at.skip) continue;
+    if (automaton.distances[state] > 0) continue;
     mask.exits.push_back({state, i - 1, &trie});
     for (; i < at.skip; ++i) {
       for (int32_t token = trie.nodes[i].token; token >= 0; token = vocabulary.next_twin(token))

@@ -376,6 +376,8 @@ TEST(FreeCalls, StrictDecidesAndWhatCannotBeBoundIsNot) {
   };
   constexpr const char* kPlain = R"({"type": "object", "properties": {"n": {"const": 5}}, "required": ["n"]})";
   constexpr const char* kUnsupported = R"({"not": {"required": ["n"]}})";
+  constexpr const char* kEndless = R"({"$ref": "#/$defs/n", "$defs": {"n": {"type": "object",
+      "properties": {"n": {"$ref": "#/$defs/n"}}, "required": ["n"]}}})";
   constexpr const char* kImpossible = R"({"properties": {"n": {"type": "string", "const": 5}}, "required": ["n"]})";
   const std::string one = "<|tool_call>call:f{n:5}<tool_call|> and ",
                     other = "<|tool_call>call:f{m:<|\"|>}<|\"|>}<tool_call|>";
@@ -388,7 +390,8 @@ TEST(FreeCalls, StrictDecidesAndWhatCannotBeBoundIsNot) {
     EXPECT_TRUE(taken(with(strict, kPlain), one + bound));
     EXPECT_FALSE(taken(with(strict, kPlain), other));
   }
-  for (const Json& unbound : {with(R"(, "strict": false)", kPlain), with("", kUnsupported), with("", kImpossible)}) {
+  for (const Json& unbound :
+       {with(R"(, "strict": false)", kPlain), with("", kUnsupported), with("", kImpossible), with("", kEndless)}) {
     EXPECT_TRUE(taken(unbound, one + bound));
     EXPECT_TRUE(taken(unbound, other + one));
     EXPECT_FALSE(taken(unbound, "<|tool_call>call:g{n:x}<tool_call|>"));  // the other tool is bound still
@@ -397,6 +400,8 @@ TEST(FreeCalls, StrictDecidesAndWhatCannotBeBoundIsNot) {
   for (const ChatFormat format : {ChatFormat::kGemma4, ChatFormat::kGemma3}) {
     EXPECT_THROW(free_grammar(format, with(R"(, "strict": true)", kUnsupported)), Error);
     EXPECT_THROW(free_grammar(format, with(R"(, "strict": true)", kImpossible)), Error);
+    EXPECT_THROW(free_grammar(format, with(R"(, "strict": true)", kEndless)), Error);
+    EXPECT_THROW(call_grammar(small().grammar, with("", kEndless), {.format = format, .name = {}}), Error);
     Json none = with(R"(, "strict": false)", kPlain);
     none.erase(1);
     EXPECT_EQ(free_grammar(format, none), nullptr);
