@@ -219,7 +219,14 @@ void add_matmul(const Target& target) {
     const std::string what = target.name + "/" + weight.name();
     add("dot/" + what + "/memory", [=, &kernels](State& s) { matmul(s, kernels, weight, kMemoryBytes, 1); });
     add("dot/" + what + "/L2", [=, &kernels](State& s) { matmul(s, kernels, weight, kCacheBytes, 1); });
-    add("gemm/" + what, [=, &kernels](State& s) { matmul(s, kernels, weight, 8 * kCacheBytes, kPromptTokens); });
+  }
+}
+
+void add_gemm(const Target& target) {
+  const Kernels& kernels = *target.kernels;
+  for (const WeightCase& weight : all_weight_cases()) {
+    add("gemm/" + target.name + "/" + weight.name(),
+        [=, &kernels](State& s) { matmul(s, kernels, weight, 8 * kCacheBytes, kPromptTokens); });
   }
 }
 
@@ -264,9 +271,12 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   for (const carat::Target& target : carat::targets()) {
     carat::add_matmul(target);
+    carat::add_gemm(target);
     carat::add_attention(target);
     carat::add_rows(target);
   }
+  // All else is AVX-512's.
+  if (const carat::Kernels* amx = carat::amx_kernels()) carat::add_gemm({"amx", amx});
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;
