@@ -184,7 +184,7 @@ void quantize(State& state, const Kernels& kernels) {
                            .padded_groups = kGroups,
                            .hi = hi.data(),
                            .lo = lo.data(),
-                           .q = whole.data(),
+                           .q = kernels.reads_whole ? whole.data() : nullptr,
                            .scale = scale.data(),
                            .sum0 = sum0.data(),
                            .sum1 = sum1.data()};

@@ -49,7 +49,7 @@ struct QuantizedRows {
   int8_t* ordered_hi = nullptr;  // hi and lo once more, in the order `order`
   int8_t* ordered_lo = nullptr;
   Order order = Order::kPlain;
-  int16_t* q = nullptr;     // 256 * hi + lo
+  int16_t* q = nullptr;     // 256 * hi + lo; null where Kernels::reads_whole says that nobody reads it
   float* scale = nullptr;   // [rows]
   int32_t* sum0 = nullptr;  // [rows, padded_groups]: sum of q over columns 0-15 of each group
   int32_t* sum1 = nullptr;  // over columns 16-31
@@ -125,6 +125,8 @@ struct Kernels {
   void (*rotate_kv)(float* x, int64_t n, bool back);
   void (*spread_kv)(float* x, int64_t n, int64_t group);
 
+  /// Whether these kernels read QuantizedRows::q.
+  bool reads_whole;
   /// Quantises one row of `cols` floats into row `row` of x (all strides from x).
   void (*quantize)(const float* values, int64_t cols, const QuantizedRows& x, int64_t row);
   /// The order of activations that integer_dot wants for w; null where that is always kPlain.

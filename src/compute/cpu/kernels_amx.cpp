@@ -26,6 +26,7 @@ constexpr int64_t kTileTokens = 16;
 // clang-format off
 #include "compute/cpu/gather_avx512.inc"
 #include "compute/cpu/readers_x86.inc"
+#include "compute/cpu/pack_codes_avx512.inc"
 #include "compute/cpu/panels_x86.inc"
 #include "compute/cpu/gemm_amx.inc"
 // clang-format on

@@ -56,6 +56,7 @@ constexpr PanelOrder kPanelOrder = PanelOrder::kPairs;
 #include "compute/cpu/stream_x86.inc"
 #include "compute/cpu/dot_avx2.inc"
 #include "compute/cpu/integer_x86.inc"
+#include "compute/cpu/pack_codes_avx2.inc"
 #include "compute/cpu/panels_x86.inc"
 #include "compute/cpu/gemm_avx2.inc"
 #include "compute/cpu/decode_x86.inc"

@@ -50,6 +50,7 @@ constexpr PanelOrder kPanelOrder = PanelOrder::kSteps;
 #include "compute/cpu/dot_avx512.inc"
 #include "compute/cpu/two_rows_avx512.inc"
 #include "compute/cpu/integer_x86.inc"
+#include "compute/cpu/pack_codes_avx512.inc"
 #include "compute/cpu/panels_x86.inc"
 #include "compute/cpu/gemm_avx512.inc"
 #include "compute/cpu/decode_x86.inc"

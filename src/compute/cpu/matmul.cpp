@@ -78,7 +78,7 @@ bool Matmul::on_panels(const Product& product) const {
          static_cast<int64_t>(product.tokens.size()) >= kPanelTokens;
 }
 
-void Matmul::quantize(Activations& x) {
+void Matmul::lay_out(Activations& x) {
   QuantizedRows& q = x.q_;
   q.rows = x.rows_;
   q.groups = ceil_div(x.cols_, kGroup);
@@ -86,17 +86,20 @@ void Matmul::quantize(Activations& x) {
   const auto groups = static_cast<size_t>(q.rows * q.padded_groups);
   x.hi_.resize(groups * kGroup);
   x.lo_.resize(groups * kGroup);
-  x.whole_.resize(groups * kGroup);
+  if (kernels_.reads_whole) x.whole_.resize(groups * kGroup);
   x.scale_.resize(static_cast<size_t>(q.rows));
   x.sum0_.resize(groups);
   x.sum1_.resize(groups);
   q.hi = x.hi_.data();
   q.lo = x.lo_.data();
-  q.q = x.whole_.data();
+  q.q = kernels_.reads_whole ? x.whole_.data() : nullptr;
   q.scale = x.scale_.data();
   q.sum0 = x.sum0_.data();
   q.sum1 = x.sum1_.data();
-  pool_.run(x.rows_, [&](int64_t row, int) { kernels_.quantize(x.values_ + row * x.cols_, x.cols_, q, row); });
+}
+
+void Matmul::quantize(Activations& x) {
+  pool_.run(x.rows_, [&](int64_t row, int) { kernels_.quantize(x.values_ + row * x.cols_, x.cols_, x.q_, row); });
   x.quantized_ = true;
 }
 
@@ -126,7 +129,7 @@ size_t Matmul::tile_bytes_of(const Activations& x) const {
   return static_cast<size_t>(x.q_.groups) * kernels_.gemm.tile_group_bytes + kernels_.gemm.tile_tail_bytes;
 }
 
-void Matmul::pack_tiles(const Activations& x, std::span<const Product> products) {
+void Matmul::pack_tiles(Activations& x, std::span<const Product> products) {
   // Products over the same tokens share their tiles.
   tile_offset_.assign(products.size(), 0);
   const int64_t width = kernels_.gemm.tile_tokens;
@@ -152,11 +155,24 @@ void Matmul::pack_tiles(const Activations& x, std::span<const Product> products)
     if (!on_panels(products[i]) || tile_offset_[i] != packed) continue;
     const std::span<const int64_t> tokens = products[i].tokens;
     const auto count = static_cast<int64_t>(tokens.size());
-    pool_.run(ceil_div(count, width), [&](int64_t tile, int) {
-      kernels_.pack_tokens(x.q_, tokens.data() + tile * width, std::min(width, count - tile * width),
+    const int64_t tiles = ceil_div(count, width);
+    // A tile of rows that are still in the cache is cheaper to pack than one that other cores have written.
+    const bool together =
+        !x.quantized_ && tokens.data() == all_tokens_.data() && count == x.rows_ && tiles >= pool_.threads();
+    if (!together && !x.quantized_) quantize(x);
+    pool_.run(tiles, [&](int64_t tile, int) {
+      const int64_t first = tile * width;
+      const int64_t some = std::min(width, count - first);
+      if (together) {
+        for (int64_t row = first; row < first + some; ++row) {
+          kernels_.quantize(x.values_ + row * x.cols_, x.cols_, x.q_, row);
+        }
+      }
+      kernels_.pack_tokens(x.q_, tokens.data() + first, some,
                            tiles_.data() + tile_offset_[i] + static_cast<size_t>(tile) * tile_bytes);
     });
-    packed += static_cast<size_t>(ceil_div(count, width)) * tile_bytes;
+    x.quantized_ = true;
+    packed += static_cast<size_t>(tiles) * tile_bytes;
   }
 }
 
@@ -171,8 +187,11 @@ void Matmul::reduce_for_adapters(const Activations& x, std::span<const Product> 
 
 void Matmul::run(Activations& x, std::span<const Product> products) {
   const auto any = [&](auto test) { return std::any_of(products.begin(), products.end(), test); };
-  if (!x.quantized_ && any([&](const Product& p) { return on_integers(p); })) quantize(x);
-  if (any([&](const Product& p) { return on_panels(p); })) pack_tiles(x, products);
+  if (any([&](const Product& p) { return on_integers(p); })) {
+    if (!x.quantized_) lay_out(x);
+    if (any([&](const Product& p) { return on_panels(p); })) pack_tiles(x, products);
+    if (!x.quantized_) quantize(x);
+  }
   for (const Product& p : products) {
     if (on_integers(p) && !on_panels(p)) order(x, p);
   }

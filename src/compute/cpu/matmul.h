@@ -79,18 +79,21 @@ class Matmul {
 
   bool on_integers(const Product& product) const;
   bool on_panels(const Product& product) const;
+  /// Makes room for the quantised rows of x.
+  void lay_out(Activations& x);
   void quantize(Activations& x);
   void reduce_for_adapters(const Activations& x, std::span<const Product> products);
   size_t tile_bytes_of(const Activations& x) const;
-  void pack_tiles(const Activations& x, std::span<const Product> products);
+  /// Packs the tokens of all products that run on panels, and quantises them if that has not been done.
+  void pack_tiles(Activations& x, std::span<const Product> products);
   /// Prepares the copies of the activations in the orders that the dot products of `product` want.
   void order(Activations& x, const Product& product);
   static QuantizedRows in_order(Activations& x, Order order);
   /// Cuts product `index`, which runs on panels, into tasks of rows and tokens.
   void add_panel_tasks(const Activations& x, const Product& product, int index);
   void run_task(Activations& x, const Product& product, const Task& task, Scratch& scratch);
-  /// next: what the thread reads after the task's rows of w; null for those that follow. out: the task's first token and
-  /// row.
+  /// next: what the thread reads after the task's rows of w; null for those that follow. out: the task's first token
+  /// and row.
   void multiply(Activations& x, const Product& product, const Matrix& w, const Task& task, const std::byte* next,
                 float* out, int64_t stride, Scratch& scratch);
   void multiply_panels(const Activations& x, const Matrix& w, const Task& task, float* out, int64_t stride,
